@@ -14,7 +14,9 @@ use yurt_runtime::BootTime;
 use crate::authn::{NODE_PREFIX, NODES, User};
 use crate::feed::fence::{Claim, Fence};
 use crate::registry::leases::Election as Judged;
-use crate::registry::leases::{Attempt, Author, Caller, ELECTION_KEY, Guard, Refusal, Written};
+use crate::registry::leases::{
+    Attempt, Author, Caller, ELECTION_KEY, Guard, Refusal, Seen, Standing, Written, judge_member,
+};
 
 pub use pool::Pool;
 
@@ -36,6 +38,17 @@ pub struct Write<'a> {
     pub before: (&'a str, Duration),
     /// Holder afterwards, empty for none; `None` deletes the lease.
     pub after: Option<&'a str>,
+}
+
+/// State of the election lease, for [`Write::is_allowed`].
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Time since the coordinator opened the store.
+    pub opened: Duration,
+    /// Time since the lease was last written, or the store was opened.
+    pub written: Duration,
+    /// True if it was written since the store was opened.
+    pub renewed: bool,
 }
 
 // === impl Election ===
@@ -123,6 +136,36 @@ impl Election {
 // === impl Write ===
 
 impl Write<'_> {
+    /// True if the rules of the election allow the write: the pure part of [`Election::judge`], for models. The holder
+    /// acquired the lease itself.
+    #[must_use]
+    pub fn is_allowed(&self, known: Known) -> bool {
+        let now = BootTime::from_boot(known.opened.max(known.written));
+        let before = |time: Duration| BootTime::from_boot(known.opened.max(known.written) - time);
+        let (holder, duration) = self.before;
+        let seen = Seen {
+            owner: None,
+            holder: holder.to_owned(),
+            elsewhere: false,
+            renewed: known.renewed,
+            last_write: before(known.written),
+        };
+        let standing = Standing {
+            holder,
+            duration,
+            seen: Some(&seen),
+            opened: before(known.opened),
+            now,
+        };
+        let author = self.author();
+        let attempt = Attempt {
+            author: &author,
+            has_resource_version: self.has_resource_version,
+            holder: self.after,
+        };
+        judge_member(standing, attempt, &Caller::Node(self.node.to_owned())).is_ok()
+    }
+
     fn author(&self) -> Author {
         Author {
             user: format!("{NODE_PREFIX}{}", self.node),

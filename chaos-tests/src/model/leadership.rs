@@ -29,6 +29,10 @@ pub struct Bounds {
     pub hubs: u8,
     /// True if the last hub is a foreign elector: no resourceVersion, the clock of another host.
     pub foreign: bool,
+    /// True if the lease is that of a pool, whose rules the coordinator's code decides, and the last hub is a member with a
+    /// stolen key: it writes at any time, with the present resourceVersion. Otherwise the guard is that of other leases,
+    /// which is weaker; properties that hold with it hold in a pool.
+    pub hostile: bool,
     /// RVs the coordinator issues in one store.
     pub writes: u8,
     /// No clock at all: the lease may be taken at any time, and a hub leads until it learns otherwise. The guarantees
@@ -74,6 +78,12 @@ pub enum Mutation {
     NoGuardAfterRestart,
     /// Writes without resourceVersion pass unchecked.
     NoGuard,
+    /// A member may take a pool's lease while its holder renews.
+    TakeWhileAlive,
+    /// A member may release for another.
+    ReleaseForAnother,
+    /// A member may renew for another.
+    RenewForAnother,
     /// A candidate compares renewTime with its own wall clock.
     RemoteClock,
     /// A holder counts from the answer instead of from sending.
@@ -170,10 +180,14 @@ impl Leadership {
         self.bounds.foreign && hub + 1 == self.bounds.hubs
     }
 
+    fn is_hostile(&self, hub: HubId) -> bool {
+        self.bounds.hostile && hub + 1 == self.bounds.hubs
+    }
+
     fn hub_actions(&self, state: &State, id: HubId, actions: &mut Vec<Action>) {
         let hub = &state.hubs[usize::from(id)];
         let has_room = state.wire.len() < self.bounds.wire;
-        if !self.bounds.timeless {
+        if !self.bounds.timeless && !self.is_hostile(id) {
             actions.push(Action::Observe(id));
         }
         if has_room || self.bounds.timeless {
@@ -296,7 +310,7 @@ impl Model for Leadership {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let alike = self.bounds.hubs - u8::from(self.bounds.foreign);
+        let alike = self.bounds.hubs - u8::from(self.bounds.foreign || self.bounds.hostile);
         vec![State {
             alike,
             server: Server::new(0),
@@ -372,7 +386,7 @@ impl Model for Leadership {
             Action::Persist => state.server.saved = state.server.data,
             fault => self.environment(&mut state, fault),
         }
-        let watches_writes = self.bounds.foreign || self.bounds.deletions > 0;
+        let watches_writes = self.bounds.foreign || self.bounds.hostile || self.bounds.deletions > 0;
         let takes_what_is_old = [
             Mutation::AnyAnswer,
             Mutation::NoVersionCompare,
@@ -407,10 +421,12 @@ impl Model for Leadership {
             Property::always("I3 C never decreases within a generation", |_, state: &State| {
                 state.observer.broken != Some(Broken::WentBack)
             }),
-            Property::always(
-                "I4 no elector without resourceVersion robs a leader",
-                |_, state: &State| state.observer.broken != Some(Broken::Robbed),
-            ),
+            Property::always("I4 no elector robs a leader", |_, state: &State| {
+                state.observer.broken != Some(Broken::Robbed)
+            }),
+            Property::always("I4 no member renews for another", |_, state: &State| {
+                state.observer.broken != Some(Broken::KeptAlive)
+            }),
             Property::always("I5 what is served is complete", |_, state: &State| {
                 !state.server.is_served() || state.server.data.bodies == ALL_BODIES
             }),

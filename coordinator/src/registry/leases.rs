@@ -17,7 +17,7 @@ mod election;
 mod guard;
 
 pub(crate) use election::{Caller, DURATION_SECONDS_MAX, Refusal, node_of};
-pub(crate) use guard::{Attempt, Author, Election, Guard, Written};
+pub(crate) use guard::{Attempt, Author, Election, Guard, Seen, Standing, Written, judge_member};
 
 /// Rules of `leases.coordination.k8s.io`.
 pub(crate) struct Leases;

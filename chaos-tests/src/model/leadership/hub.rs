@@ -12,6 +12,13 @@ impl Leadership {
         if hub.request.is_some() || state.server.is_used_up(self.bounds.writes) {
             return Vec::new();
         }
+        if self.is_hostile(id) {
+            return match state.server.holder() {
+                Some(holder) if holder != id => vec![Purpose::Acquire, Purpose::Release, Purpose::KeepAlive],
+                Some(_) => vec![Purpose::Release],
+                None => vec![Purpose::Acquire],
+            };
+        }
         if self.bounds.timeless {
             let ours = state.server.holder() == Some(id);
             return match (hub.hold.is_some(), ours) {
@@ -49,7 +56,7 @@ impl Leadership {
     /// Sends the request: its age counts from here.
     pub(super) fn send_write(&self, state: &mut State, id: HubId, purpose: Purpose) {
         let blind = self.is_foreign(id);
-        if self.bounds.timeless {
+        if self.bounds.timeless || self.is_hostile(id) {
             self.observe(state, id);
         }
         // Its number differs from all that are on the wire.
@@ -77,6 +84,12 @@ impl Leadership {
             blind,
             transitions,
         };
+        if self.is_hostile(id) {
+            // It waits for no answer, and remembers nothing.
+            hub.seen = Seen::Unknown;
+            state.wire.insert(message);
+            return;
+        }
         hub.request = Some(Request {
             attempt,
             purpose,

@@ -6,6 +6,7 @@ use super::{Bounds, Mutation};
 const BASE: Bounds = Bounds {
     hubs: 2,
     foreign: false,
+    hostile: false,
     writes: 4,
     timeless: false,
     wire: 2,
@@ -31,6 +32,12 @@ pub const THREE_HUBS: Bounds = Bounds {
 /// As [`ELECTION`], with an elector that sends no resourceVersion.
 pub const FOREIGN: Bounds = Bounds {
     foreign: true,
+    ..ELECTION
+};
+
+/// As [`ELECTION`], by the rules of a pool, with a member whose key was stolen.
+pub const HOSTILE: Bounds = Bounds {
+    hostile: true,
     ..ELECTION
 };
 
@@ -92,7 +99,7 @@ pub const ONE_LEADER: Bounds = Bounds {
 };
 
 /// Explorations: name, bounds of a quick run, bounds of a long one.
-pub const SCENARIOS: [(&str, Bounds, Bounds); 7] = [
+pub const SCENARIOS: [(&str, Bounds, Bounds); 8] = [
     ("election", ELECTION, Bounds { writes: 6, ..ELECTION }),
     (
         "three-hubs",
@@ -111,6 +118,15 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 7] = [
             ..FOREIGN
         },
     ),
+    (
+        "hostile-member",
+        HOSTILE,
+        Bounds {
+            hubs: 3,
+            writes: 3,
+            ..HOSTILE
+        },
+    ),
     ("feed", FEED, Bounds { writes: 4, ..FEED }),
     ("rollback", ROLLBACK, Bounds { cloud: 3, ..ROLLBACK }),
     ("store-lost", STORE_LOST, Bounds { feeds: 5, ..STORE_LOST }),
@@ -125,7 +141,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 7] = [
 ];
 
 /// Every mutant and the bounds within which it must be caught.
-pub const MUTANTS: [(Mutation, Bounds); 20] = [
+pub const MUTANTS: [(Mutation, Bounds); 23] = [
     (Mutation::NoEpochCompare, FEED),
     (Mutation::NoStoreCompare, STORE_LOST),
     (Mutation::NoGenerationCompare, ONE_LEADER),
@@ -135,6 +151,9 @@ pub const MUTANTS: [(Mutation, Bounds); 20] = [
     (Mutation::NoVersionCompare, ELECTION),
     (Mutation::NoGuardAfterRestart, ELECTION),
     (Mutation::NoGuard, FOREIGN),
+    (Mutation::TakeWhileAlive, HOSTILE),
+    (Mutation::ReleaseForAnother, HOSTILE),
+    (Mutation::RenewForAnother, HOSTILE),
     (Mutation::RemoteClock, ELECTION),
     (Mutation::CountFromAnswer, ELECTION),
     (Mutation::AnyAnswer, ELECTION),
@@ -185,6 +204,7 @@ mod tests {
         let small = [
             Bounds { writes: 2, ..ELECTION },
             Bounds { writes: 2, ..FOREIGN },
+            Bounds { writes: 3, ..HOSTILE },
             Bounds { feeds: 2, ..FEED },
         ];
         for bounds in small {
@@ -201,6 +221,9 @@ mod tests {
     fn rule_left_out_is_missed() {
         let mutants = [
             (Mutation::RemoteClock, Bounds { writes: 2, ..ELECTION }, "I4"),
+            (Mutation::TakeWhileAlive, HOSTILE, "I4"),
+            (Mutation::ReleaseForAnother, HOSTILE, "I4"),
+            (Mutation::RenewForAnother, HOSTILE, "I4"),
             (Mutation::EpochFromTransitions, LEASE_DELETED, "I3"),
             (Mutation::PublishBeforeComplete, FEED, "I5"),
         ];

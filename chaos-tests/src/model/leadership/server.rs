@@ -1,6 +1,9 @@
 //! Rules of the coordinator: guards writes of the lease, fences the feed, restarts from its disk.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use yurt_coordinator::simulation;
 
 use super::state::{
     ALL_BODIES, Broken, Claim, Data, EXPIRY, HubId, Lease, Message, Pending, Place, Purpose, Server, State,
@@ -19,6 +22,15 @@ pub(super) struct Write {
     pub(super) transitions: u8,
 }
 
+/// Holder of the lease once the write is stored.
+fn holder_after(server: &Server, write: Write) -> Option<HubId> {
+    match write.purpose {
+        Purpose::Acquire | Purpose::Renew => Some(write.hub),
+        Purpose::Release => None,
+        Purpose::KeepAlive => server.holder(),
+    }
+}
+
 // === impl Leadership ===
 
 impl Leadership {
@@ -31,9 +43,13 @@ impl Leadership {
         if !precondition || !self.guard_passes(server, write) || server.is_used_up(self.bounds.writes) {
             return;
         }
-        let holder = (write.purpose != Purpose::Release).then_some(write.hub);
-        if write.blind && server.holder() != holder && state.somebody_acts(write.hub) {
+        let holder = holder_after(server, write);
+        let is_of_another = write.blind || self.is_hostile(write.hub);
+        if is_of_another && server.holder() != holder && state.somebody_acts(write.hub) {
             state.observer.broken.get_or_insert(Broken::Robbed);
+        }
+        if write.purpose == Purpose::KeepAlive && holder != Some(write.hub) {
+            state.observer.broken.get_or_insert(Broken::KeptAlive);
         }
         let changes_holder = server.holder() != holder;
         state.observer.stamps += 1;
@@ -66,6 +82,7 @@ impl Leadership {
         server.rv += 1;
         server.lease = lease;
         server.written = 0;
+        server.renewed = self.bounds.hostile;
         if !changes_holder {
             return;
         }
@@ -88,15 +105,45 @@ impl Leadership {
         }
     }
 
-    /// The guard of a real pool is stricter: while the holder is not silent, it also rejects versioned writes by other
-    /// nodes. Properties that hold without this rule hold with it.
+    /// The rules of a pool's election are the coordinator's own; those of other leases are modelled.
     fn guard_passes(&self, server: &Server, write: Write) -> bool {
+        if self.bounds.hostile {
+            return self.election_passes(server, write);
+        }
         let Some(holder) = server.holder() else { return true };
         let replaces = write.purpose != Purpose::Release && write.hub != holder;
         if replaces && server.opened < EXPIRY && !self.is(Mutation::NoGuardAfterRestart) {
             return false;
         }
         !write.blind || self.is(Mutation::NoGuard) || server.written >= EXPIRY || server.owner == Some(write.hub)
+    }
+
+    fn election_passes(&self, server: &Server, write: Write) -> bool {
+        let is_exempt = match write.purpose {
+            Purpose::Acquire => false,
+            Purpose::Renew | Purpose::KeepAlive => self.is(Mutation::RenewForAnother),
+            Purpose::Release => self.is(Mutation::ReleaseForAnother),
+        };
+        let takes_at_once = write.purpose == Purpose::Acquire && self.is(Mutation::TakeWhileAlive);
+        let identity = |hub: Option<HubId>| hub.map_or(String::new(), |hub| format!("{hub}_0"));
+        let writer = if is_exempt {
+            server.holder().unwrap_or(write.hub)
+        } else {
+            write.hub
+        };
+        let (before, after) = (identity(server.holder()), identity(holder_after(server, write)));
+        let ticks = |count: u8| Duration::from_secs(count.into());
+        let write = simulation::Write {
+            node: &writer.to_string(),
+            has_resource_version: !write.blind,
+            before: (&before, ticks(EXPIRY)),
+            after: Some(&after),
+        };
+        write.is_allowed(simulation::Known {
+            opened: ticks(server.opened),
+            written: ticks(if takes_at_once { EXPIRY } else { server.written }),
+            renewed: server.renewed,
+        })
     }
 
     /// The fence as returned to the holder of the lease.

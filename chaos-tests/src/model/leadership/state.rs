@@ -58,6 +58,8 @@ pub enum Purpose {
     Renew,
     /// Release the lease.
     Release,
+    /// Write it again in the name of its holder; only a hostile member does.
+    KeepAlive,
 }
 
 /// A message on the wire. Messages are reordered, lost and duplicated.
@@ -163,6 +165,8 @@ pub struct Server {
     pub opened: u8,
     /// Ticks since the lease was last written.
     pub written: u8,
+    /// True if the lease was written since the store was opened; only the rules of a pool need it.
+    pub renewed: bool,
     /// Writer of the last acquisition.
     pub owner: Option<HubId>,
     /// Observer's knowledge: the number of the present hold.
@@ -247,8 +251,10 @@ pub enum Broken {
     StaleEpoch,
     /// `C` or the generation went back.
     WentBack,
-    /// An elector without resourceVersion took the lease of a hub that may act.
+    /// An elector without resourceVersion, or a hostile member, took the lease of a hub that may act.
     Robbed,
+    /// A member wrote the lease in the name of another one.
+    KeptAlive,
 }
 
 /// The observer's knowledge.
@@ -351,6 +357,7 @@ impl Server {
             durable_epoch: 0,
             opened: 0,
             written: 0,
+            renewed: false,
             owner: None,
             tenure: 0,
             data: Data::default(),
@@ -422,6 +429,8 @@ impl State {
         if !watches_restarts {
             (self.server.opened, self.server.durable, self.server.durable_epoch) = (EXPIRY, None, 0);
         }
+        // Later renewals may not be lost any more.
+        self.server.renewed &= self.server.opened < EXPIRY;
         for (id, hub) in self.hubs.iter_mut().enumerate() {
             let waits =
                 matches!(hub.seen, Seen::Lease(lease) if lease.holder.is_some_and(|holder| usize::from(holder) != id));

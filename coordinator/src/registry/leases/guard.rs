@@ -148,6 +148,30 @@ pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), 
     }
 }
 
+/// Judges an attempt on the election lease of a pool, of a caller that is no administrator: as [`judge`], and by the rules
+/// of [`election`].
+///
+/// # Errors
+/// The text of the 409.
+pub(crate) fn judge_member(standing: Standing<'_>, attempt: Attempt<'_>, caller: &Caller) -> Result<(), String> {
+    let standing = Standing {
+        duration: standing.duration.min(PROTECTED_MAX),
+        ..standing
+    };
+    judge(standing, attempt)?;
+    let last_write = standing.seen.map_or(standing.opened, |seen| seen.last_write);
+    let owner = standing.seen.and_then(|seen| seen.owner.as_ref());
+    election::judge(Claim {
+        holder: standing.holder,
+        is_silent: standing.now.since(last_write) >= standing.duration,
+        is_owner: match caller {
+            Caller::Node(node) => election::is_of_node(standing.holder, node),
+            Caller::Administrator | Caller::Other => owner.is_some_and(|owner| owner.user == attempt.author.user),
+        },
+        after: attempt.holder,
+    })
+}
+
 /// True if the attempt is the owner's. The field manager distinguishes electors that share a user; a delete has none.
 fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
     owner.user == attempt.author.user && (attempt.holder.is_none() || owner.manager == attempt.author.manager)
@@ -261,27 +285,17 @@ impl Guard {
         }
         let is_held = election.holder_is_member && self.barred(holder, now).is_none();
         let holder = if is_held { holder } else { "" };
-        let duration = duration.min(PROTECTED_MAX);
-        self.judge(key, (holder, duration), attempt, now)
-            .map_err(Refusal::Conflict)?;
-        let claim = {
+        {
             let seen = self.seen.lock();
-            let seen = seen.get(key);
-            let user = &attempt.author.user;
-            let has_acquired = seen
-                .and_then(|seen| seen.owner.as_ref())
-                .is_some_and(|owner| owner.user == *user);
-            Claim {
+            let standing = Standing {
                 holder,
-                is_silent: now.since(seen.map_or(self.opened, |seen| seen.last_write)) >= duration,
-                is_owner: match election.caller {
-                    Caller::Node(node) => election::is_of_node(holder, node),
-                    Caller::Administrator | Caller::Other => has_acquired,
-                },
-                after: attempt.holder,
-            }
-        };
-        election::judge(claim).map_err(Refusal::Conflict)?;
+                duration,
+                seen: seen.get(key),
+                opened: self.opened,
+                now,
+            };
+            judge_member(standing, attempt, election.caller).map_err(Refusal::Conflict)?;
+        }
         if attempt.holder.is_some_and(|after| !after.is_empty() && after != holder) {
             self.turns.check(&attempt.author.user, now)?;
         }
