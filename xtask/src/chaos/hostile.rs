@@ -13,9 +13,11 @@ mod stranger;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -94,6 +96,8 @@ pub(super) struct Actors {
 
 const ACTORS: [Actor; 3] = [Actor::Member, Actor::Pod, Actor::Stranger];
 
+/// Time for which a body that never ends is held open.
+const HELD: Duration = Duration::from_millis(1_500);
 /// Most violations that are listed; without a defence every attack succeeds.
 const TOLD_MAX: usize = 20;
 /// Most characters of an answer that are shown.
@@ -164,6 +168,15 @@ async fn live(mut attacker: impl Attacker, mut wanted: watch::Receiver<bool>) {
             ended = wanted.wait_for(|attacks| !attacks) => if ended.is_err() { return },
             () = attacker.attack() => {}
         }
+    }
+}
+
+/// Sends the attack so many times at once, over a connection each, with a body that never ends. Each is held open for
+/// [`HELD`] at most.
+async fn crowd(api: &Api, attack: &Attack, record: &Record, count: usize) {
+    let begun = (0..count).map(|_| api.begin(&attack.path, &attack.headers, HELD));
+    for answer in join_all(begun).await {
+        record.add(attack.name, attack.judge(answer.ok().as_ref()));
     }
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{Attack, Attacker, Finding, Record, Refusal};
+use super::{Attack, Attacker, Finding, Record, Refusal, crowd};
 use crate::lab::api::{Api, key_and_version};
 use crate::lab::sample::NAMESPACE;
 use crate::lab::stage::{ELECTION, Stage};
@@ -46,12 +46,23 @@ const TOO_LONG: &[Refusal] = &[Refusal(422, "leaseDurationSeconds")];
 /// The fence of the feed; before it, the check of a coordinator without a membership.
 const FENCED: &[Refusal] = &[Refusal(409, r#""fenced""#), Refusal(409, r#""members""#)];
 const NO_MEMBER: &[Refusal] = &[Refusal(403, "is not a member of NodePool")];
-const TOO_MANY: &[Refusal] = &[Refusal(400, "Too many"), Refusal(413, "")];
+/// Reviews have a limit of their own.
+const TOO_MANY: &[Refusal] = &[Refusal(413, "limit is 65536")];
 const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// As many owners as fit into a body.
 const OWNERS: u32 = 40_000;
 const FINALIZERS: u32 = 200_000;
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+/// The body of a node has a limit, which is lower than that of others.
+const TOO_LONG_FOR_A_NODE: &[Refusal] = &[Refusal(413, "limit is 32768")];
+const TOO_WIDE: &[Refusal] = &[Refusal(413, "bytes of memory")];
+/// Empty owners in a body below that limit.
+const EMPTY_OWNERS: u32 = 10_000;
+/// Bytes of a message.
+const MESSAGE: usize = 2_400_000;
+/// Unfinished bodies at a time.
+const CROWD: usize = 20;
 
 /// Kinds of attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +99,15 @@ enum Kind {
     WideReview,
     /// A lease of its own with hundreds of thousands of finalizers.
     ManyFinalizers,
+    /// A lease of its own, of a permitted size, with as many empty owners as fit.
+    ManyValues,
+    /// An event of the size of a whole pool's.
+    LargeEvent,
+    /// Bodies of the feed that never end.
+    UnfinishedFeed,
 }
 
-const ALL: [Kind; 16] = [
+const ALL: [Kind; 19] = [
     Kind::Take,
     Kind::Empty,
     Kind::RenewForLeader,
@@ -107,6 +124,9 @@ const ALL: [Kind; 16] = [
     Kind::ManyOwners,
     Kind::WideReview,
     Kind::ManyFinalizers,
+    Kind::ManyValues,
+    Kind::LargeEvent,
+    Kind::UnfinishedFeed,
 ];
 
 /// The actor.
@@ -164,6 +184,10 @@ impl Member {
         }
         let feed = api.get(FEED).await?;
         let attack = kind.attack(&Stand { lease, feed }).context("there is no leader")?;
+        if kind == Kind::UnfinishedFeed {
+            crowd(&api, &attack, &self.record, CROWD).await;
+            return Ok(());
+        }
         let answer = attack.send(&api).await;
         let mut finding = attack.judge(answer.as_ref());
         let Some((code, body)) = answer else {
@@ -245,6 +269,9 @@ impl Kind {
             Self::ManyOwners => "a lease with 40,000 owners",
             Self::WideReview => "a review with 40,000 owners",
             Self::ManyFinalizers => "a lease with 200,000 finalizers",
+            Self::ManyValues => "a lease with 10,000 empty owners",
+            Self::LargeEvent => "an event of 2.4 MB",
+            Self::UnfinishedFeed => "20 bodies of the feed without an end",
         }
     }
 
@@ -258,7 +285,9 @@ impl Kind {
     /// Builds the request; `None` without a leader.
     fn attack(self, stand: &Stand) -> Option<Attack> {
         match self {
-            Self::ManyOwners | Self::WideReview | Self::ManyFinalizers => Some(self.of_wide_bodies()),
+            Self::ManyOwners | Self::WideReview | Self::ManyFinalizers | Self::ManyValues | Self::LargeEvent => {
+                Some(self.of_large_bodies())
+            }
             _ if self.is_of_lease() => self.of_lease(&stand.lease),
             _ => Some(self.of_feed(&stand.feed)),
         }
@@ -298,21 +327,34 @@ impl Kind {
         })
     }
 
-    /// A body with the longest list that a body may have.
-    fn of_wide_bodies(self) -> Attack {
+    /// A body that is long, or has the longest list that a body may have.
+    fn of_large_bodies(self) -> Attack {
         let owner = |at: u32| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": at.to_string()});
         let owners = || (0..OWNERS).map(owner).collect::<Value>();
-        let (path, list, items) = match self {
-            Self::WideReview => (REVIEWS, "ownerReferences", owners()),
-            Self::ManyFinalizers => (NODE_LEASES, "finalizers", (0..FINALIZERS).map(|_| "").collect()),
-            _ => (NODE_LEASES, "ownerReferences", owners()),
+        let lease = |list: &str, items: Value| json!({"metadata": {"name": NODE, list: items}, "spec": {"holderIdentity": NODE}});
+        let (path, body, owed) = match self {
+            Self::WideReview => (REVIEWS, lease("ownerReferences", owners()), TOO_MANY),
+            Self::ManyValues => {
+                let empty = (0..EMPTY_OWNERS).map(|_| json!({})).collect();
+                (NODE_LEASES, lease("ownerReferences", empty), TOO_WIDE)
+            }
+            Self::LargeEvent => {
+                let metadata = json!({"name": FORGED, "namespace": "default"});
+                let event = json!({"metadata": metadata, "message": "x".repeat(MESSAGE)});
+                (EVENTS, event, TOO_LONG_FOR_A_NODE)
+            }
+            Self::ManyFinalizers => {
+                let finalizers = (0..FINALIZERS).map(|_| "").collect();
+                (NODE_LEASES, lease("finalizers", finalizers), TOO_LONG_FOR_A_NODE)
+            }
+            _ => (NODE_LEASES, lease("ownerReferences", owners()), TOO_LONG_FOR_A_NODE),
         };
         Attack {
             name: self.name(),
             method: Method::POST,
             path: path.to_owned(),
-            body: Some(json!({"metadata": {"name": NODE, list: items}, "spec": {"holderIdentity": NODE}})),
-            owed: TOO_MANY,
+            body: Some(body),
+            owed,
             late: NO_MEMBER,
             ..Attack::default()
         }
@@ -351,7 +393,7 @@ impl Kind {
                 json!({"generation": generation, "after": after.to_string(), "upTo": next, "fresh": true,
                     "events": [{"type": "ADDED", "object": forged(&next)}]}),
             ),
-            Self::NoServices => (
+            Self::NoServices | Self::UnfinishedFeed => (
                 "services/snapshot",
                 json!({"generation": generation, "at": next, "index": []}),
             ),
@@ -419,8 +461,8 @@ mod tests {
                         "{} is too large to be read",
                         attack.name
                     );
-                    let is_wide = attack.owed == TOO_MANY;
-                    assert!(is_wide || (&call["store"], &call["epoch"]) == (&json!("s"), &json!(4)));
+                    let is_large = attack.owed.iter().all(|Refusal(code, _)| *code == 413);
+                    assert!(is_large || (&call["store"], &call["epoch"]) == (&json!("s"), &json!(4)));
                 }
             }
         }

@@ -6,7 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures_util::future::join_all;
 use http::header::{AUTHORIZATION, CONNECTION, UPGRADE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method};
 use rustix::process::geteuid;
@@ -14,7 +13,7 @@ use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Attack, Attacker, Record, Refusal, live};
+use super::{Attack, Attacker, Record, Refusal, crowd, live};
 use crate::lab::api::Api;
 use crate::lab::sample::NAMESPACE;
 use crate::lab::stage::Stage;
@@ -32,9 +31,8 @@ const LARGE_TOKEN: usize = 60_000;
 /// Values of a selector.
 const VALUES: u32 = 5_000;
 
-/// Unfinished bodies at a time, and the time they are held open.
+/// Unfinished bodies at a time.
 const CROWD: usize = 250;
-const HELD: Duration = Duration::from_millis(1_500);
 
 /// An unauthenticated request.
 const UNKNOWN: &[Refusal] = &[Refusal(401, "Unauthorized")];
@@ -131,7 +129,7 @@ impl Attacker for Pod {
                     let attack = kind.attack(&mut self.random);
                     let api = &self.proxies[self.random.usize(..self.proxies.len())];
                     if kind == Kind::Unfinished {
-                        crowd(api, &attack, &self.record).await;
+                        crowd(api, &attack, &self.record, CROWD).await;
                         continue;
                     }
                     let answer = attack.send(api).await;
@@ -140,14 +138,6 @@ impl Attacker for Pod {
                 tokio::time::sleep(PACE).await;
             }
         }
-    }
-}
-
-/// Sends each over a connection of its own.
-async fn crowd(api: &Api, attack: &Attack, record: &Record) {
-    let begun = (0..CROWD).map(|_| api.begin(&attack.path, &attack.headers, HELD));
-    for answer in join_all(begun).await {
-        record.add(attack.name, attack.judge(answer.ok().as_ref()));
     }
 }
 
