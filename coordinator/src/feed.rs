@@ -1,7 +1,7 @@
 //! Feed: the pool's leader fills the coordinator with the cloud's data.
 //!
 //! In reading order: [`fence`] (right to feed), [`members`] (nodes of the pool), [`collection`] (readers' view of a
-//! collection), [`scope`] (set of collections). Then [`events`] (events of the log, in batches), [`snapshot`] (the whole
+//! collection), [`scope`] (set of collections), [`void`] (deletion of fed data). Then [`events`] (events of the log, in batches), [`snapshot`] (the whole
 //! state, by difference), [`pending`] and [`bodies`] (parts of it that have arrived), [`wire`] (messages).
 //!
 //! Invariant: no call of an older epoch is applied after one of a newer epoch; `C` never decreases within a generation; a
@@ -38,7 +38,7 @@ pub(crate) mod members;
 mod pending;
 pub(crate) mod scope;
 mod snapshot;
-mod void;
+pub(crate) mod void;
 mod wire;
 
 use collection::{PoolCollection, PoolCollections};
@@ -46,6 +46,7 @@ use fence::Fence;
 use members::Members;
 use pending::Arriving;
 use scope::Scope;
+use void::Voids;
 pub(crate) use wire::Refusal;
 
 /// Path of the feed.
@@ -70,6 +71,7 @@ pub(crate) struct Feed {
     fence: Arc<Fence>,
     members: Arc<Members>,
     scope: Arc<Scope>,
+    voids: Arc<Voids>,
     /// Pool-scope collections and `members`, by name.
     collections: Arc<PoolCollections>,
     replicas: Arc<Replicas>,
@@ -99,6 +101,8 @@ pub(crate) struct Parts {
     pub(crate) members: Arc<Members>,
     /// Resources that the pool shares.
     pub(crate) scope: Arc<Scope>,
+    /// Voids of their collections.
+    pub(crate) voids: Arc<Voids>,
     /// Pool-scope collections and `members`, by name.
     pub(crate) collections: Arc<PoolCollections>,
     /// Their durable copies.
@@ -133,6 +137,7 @@ impl Feed {
             fence,
             members,
             scope,
+            voids,
             collections,
             replicas,
             storage,
@@ -145,6 +150,7 @@ impl Feed {
             fence,
             members,
             scope,
+            voids,
             collections,
             replicas,
             storage,

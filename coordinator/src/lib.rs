@@ -73,6 +73,7 @@ use feed::Feed;
 use feed::fence::Fence;
 use feed::members::{Members, Policy};
 use feed::scope::Scope;
+use feed::void::Voids;
 use forgery::reports::Reports;
 use gate::Gate;
 use health::Health;
@@ -146,10 +147,9 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let cacher = Arc::new(Cacher::new(registry::stored_kinds(config.profile)));
     let (fence, scope) = (Arc::new(Fence::new(stores.id())), Arc::new(Scope::new(&stores.pool())));
     let guard = Arc::new(Guard::new(clock.boot()));
-    let mut publisher = Publisher::new(cacher.clone(), fence.clone(), scope.clone());
-    if stores.is_shared() {
-        publisher = publisher.telling(guard.clone(), clock.clone(), &stores);
-    }
+    let voids = Arc::new(Voids::new(stores.collections().clone()));
+    let publisher = Publisher::new(cacher.clone(), fence.clone(), scope.clone(), voids.clone());
+    let publisher = publisher.telling(guard.clone(), clock.clone(), &stores);
     stores.attach(publisher).await?;
     let members = Arc::new(Members::new(policy, initial, stores.collections().clone()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
@@ -160,6 +160,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
             fence: fence.clone(),
             members,
             scope,
+            voids,
             collections: stores.collections().clone(),
             replicas: stores.replicas().clone(),
             storage: stores.storage().clone(),

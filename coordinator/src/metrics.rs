@@ -69,6 +69,7 @@ pub(crate) struct FeedMetrics {
     fenced: prometheus::IntCounter,
     gaps: prometheus::IntCounter,
     late_accepted: prometheus::IntCounter,
+    voids: IntCounterVec,
 }
 
 // === impl Metrics ===
@@ -282,6 +283,12 @@ impl FeedMetrics {
                 "yurt_coordinator_feed_late_accepted_total",
                 "Batches applied although the election lease named another holder. Must stay 0.",
             )?,
+            voids: counters(
+                registry,
+                "yurt_coordinator_feed_voids_total",
+                "Collections voided through this coordinator, by an administrator or a majority of the members.",
+                &["collection"],
+            )?,
         })
     }
 
@@ -295,6 +302,11 @@ impl FeedMetrics {
                 "Batch applied although another hub holds the election lease"
             );
         }
+    }
+
+    /// Counts a void of fed data.
+    pub(crate) fn voided(&self, collection: &str) {
+        self.voids.with_label_values(&[collection]).inc();
     }
 
     /// Counts a refused call.

@@ -11,6 +11,7 @@ use crate::feed;
 use crate::feed::collection::PoolCollections;
 use crate::feed::fence::{EPOCH_KEY, Fence};
 use crate::feed::scope::{SCOPE_KEY, Scope};
+use crate::feed::void::Voids;
 use crate::registry::leases::{self, Guard};
 use crate::store::Stores;
 
@@ -19,6 +20,7 @@ pub(crate) struct Publisher {
     cacher: Arc<Cacher>,
     fence: Arc<Fence>,
     scope: Arc<Scope>,
+    voids: Arc<Voids>,
     /// Receivers of other coordinators' changes, if the store is shared.
     shared: Option<Shared>,
 }
@@ -34,18 +36,22 @@ struct Shared {
 // === impl Publisher ===
 
 impl Publisher {
-    /// Publishes to the collections, the fence and the scope.
-    pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>, scope: Arc<Scope>) -> Self {
+    /// Publishes to the collections, the fence, the scope and the voids.
+    pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>, scope: Arc<Scope>, voids: Arc<Voids>) -> Self {
         Self {
             cacher,
             fence,
             scope,
+            voids,
             shared: None,
         }
     }
 
-    /// Adds receivers: `guard` gets every lease write, `stores` the pool data fed through other coordinators.
+    /// Adds receivers if the store is shared: `guard` gets every lease write, `stores` the pool data fed through other coordinators.
     pub(crate) fn telling(self, guard: Arc<Guard>, clock: Clock, stores: &Stores) -> Self {
+        if !stores.is_shared() {
+            return self;
+        }
         let shared = Shared {
             guard,
             replicas: stores.replicas().clone(),
@@ -109,6 +115,7 @@ impl Shared {
 impl Sink for Publisher {
     fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
         self.load_pool(&loaded);
+        self.voids.load(&loaded);
         self.publish_epoch(&loaded);
         self.publish_scope(&loaded);
         self.cacher.load(loaded)
@@ -131,6 +138,7 @@ impl Sink for Publisher {
             shared.replicas.committed(rv, changes);
             changes.iter().for_each(|change| shared.tell_freshness(change));
         }
+        self.voids.committed(changes);
         self.cacher.committed(rv, changes);
     }
 
@@ -142,6 +150,7 @@ impl Sink for Publisher {
         self.publish_scope(&loaded);
         self.tell_owner();
         self.load_pool(&loaded);
+        self.voids.load(&loaded);
         self.cacher.reloaded(loaded);
     }
 }
@@ -175,7 +184,8 @@ mod tests {
     fn who_sees_the_new_holder_finds_the_old_one_shut_out() {
         let cacher = Arc::new(Cacher::new(registry::stored_kinds(Profile::Pool)));
         let fence = Arc::new(Fence::new("s"));
-        let publisher = Publisher::new(cacher.clone(), fence.clone(), Arc::new(Scope::new(&[])));
+        let voids = Arc::new(Voids::new(Arc::new(PoolCollections::new(std::iter::empty()))));
+        let publisher = Publisher::new(cacher.clone(), fence.clone(), Arc::new(Scope::new(&[])), voids);
         publisher.load(Loaded::default()).expect("an empty store");
         let lease = json!({
             "metadata": {"name": "yurthub", "namespace": "kube-system", "uid": "u"},

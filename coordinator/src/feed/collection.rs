@@ -13,8 +13,8 @@ use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 pub(crate) struct PoolCollection {
     replica: Arc<Replica>,
     is_told: bool,
-    /// `None` if the collection was not voided since the start.
-    since_void: Option<SinceVoid>,
+    /// Feeders since the collection was voided; `None` if it was not since the start. A leaf.
+    since_void: Option<Mutex<Feeders>>,
     /// Serializes feed calls.
     turn: Arc<tokio::sync::Mutex<()>>,
     // Never locked while the collection's lock is acquired.
@@ -25,15 +25,6 @@ pub(crate) struct PoolCollection {
 // Guards the pointer only.
 #[derive(Debug)]
 pub(crate) struct PoolCollections(RwLock<Arc<BTreeMap<String, Arc<PoolCollection>>>>);
-
-/// State of a collection since it was voided.
-#[derive(Debug)]
-struct SinceVoid {
-    /// Lowest generation that may be fed.
-    generation: u64,
-    // A leaf.
-    feeders: Mutex<Feeders>,
-}
 
 /// Nodes whose feed calls came.
 #[derive(Debug, Default)]
@@ -120,24 +111,18 @@ impl PoolCollection {
         self.turn.clone().lock_owned().await
     }
 
-    /// The same after it was voided: it has to be fed from nothing, under `generation` or a later one.
-    pub(super) fn voided(self, generation: u64) -> Self {
-        let feeders = Mutex::default();
+    /// The same after it was voided: it has to be fed from nothing.
+    pub(super) fn voided(self) -> Self {
         Self {
-            since_void: Some(SinceVoid { generation, feeders }),
+            since_void: Some(Mutex::default()),
             ..self
         }
     }
 
-    /// Lowest generation whose data is not void.
-    pub(super) fn required_generation(&self) -> u64 {
-        self.since_void.as_ref().map_or(0, |since| since.generation)
-    }
-
     /// Records that a feed call comes from `node`; `None` for an unknown node.
     pub(super) fn fed_by(&self, node: Option<&str>) {
-        let Some(since) = &self.since_void else { return };
-        let mut feeders = since.feeders.lock();
+        let Some(feeders) = &self.since_void else { return };
+        let mut feeders = feeders.lock();
         *feeders = match (std::mem::take(&mut *feeders), node) {
             (Feeders::None, Some(node)) => Feeders::One(node.to_owned()),
             (Feeders::One(one), Some(node)) if one == node => Feeders::One(one),
@@ -147,7 +132,7 @@ impl PoolCollection {
 
     /// The node that alone has fed everything since the collection was voided.
     pub(super) fn sole_feeder(&self) -> Option<String> {
-        match &*self.since_void.as_ref()?.feeders.lock() {
+        match &*self.since_void.as_ref()?.lock() {
             Feeders::One(node) => Some(node.clone()),
             Feeders::None | Feeders::Several => None,
         }
@@ -236,9 +221,9 @@ mod tests {
         let collection = || PoolCollection::new(replicas.named("services").expect("it was just made"));
         let first = collection();
         first.fed_by(Some("n1"));
-        assert_eq!((first.sole_feeder(), first.required_generation()), (None, 0));
-        let voided = collection().voided(8);
-        assert_eq!((voided.sole_feeder(), voided.required_generation()), (None, 8));
+        assert_eq!(first.sole_feeder(), None);
+        let voided = collection().voided();
+        assert_eq!(voided.sole_feeder(), None);
         for _ in 0..2 {
             voided.fed_by(Some("n1"));
             assert_eq!(voided.sole_feeder().as_deref(), Some("n1"));

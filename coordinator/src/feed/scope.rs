@@ -213,7 +213,9 @@ impl Feed {
             match self.replicas.add(&name, kind).await {
                 Ok(replica) => {
                     tracing::info!(collection = name, "Collection added to pool scope");
-                    self.collections.insert(PoolCollection::told(replica));
+                    let collection = PoolCollection::told(replica);
+                    self.voids.apply(&collection);
+                    self.collections.insert(collection);
                 }
                 Err(error) => tracing::error!(%error, collection = name, "Failed to share resource"),
             }
@@ -224,7 +226,7 @@ impl Feed {
     /// Deletes the data of removed collections that several coordinators share.
     pub(crate) async fn forget(&self, names: &[String]) {
         for name in names {
-            if let Err(error) = self.replicas.forget(name).await {
+            if let Err(error) = self.replicas.forget(name, None).await {
                 tracing::warn!(%error, collection = name, "Failed to delete the data of a resource that is no longer shared");
             }
         }

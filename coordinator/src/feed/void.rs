@@ -1,24 +1,143 @@
 //! Voids a collection: its fed data is deleted, and the next leader feeds it from the start.
+//!
+//! A void is a record of the store: the generation of the void data, and the lowest one that may follow. It outlives a
+//! restart and reaches the other coordinators of an etcd. Data that the record covers is dropped wherever it is found.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use yurt_apimachinery::Status;
-// No other code has a reference to the collection yet.
-use yurt_storage::{Collection, OnlyWriter as _, generation};
+use yurt_storage::backend::{Committed, Loaded};
+use yurt_storage::collection::Recovered;
+// Void data is dropped whichever generation the collection has.
+use yurt_storage::{Action, Collection, Durability, Expect, OnlyWriter as _, Op, StorageError, generation};
 
-use super::collection::PoolCollection;
+use super::collection::{PoolCollection, PoolCollections};
 use super::{Feed, members};
 use crate::status_error;
+
+/// Prefix of the records' storage keys; the collection's name follows. `~` keeps them apart from every collection.
+pub(crate) const VOID_PREFIX: &str = "/~void/";
+
+/// Record of the last void of a collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Void {
+    /// Generation of the void data.
+    of: u64,
+    /// Lowest generation of the data that may follow.
+    least: u64,
+}
+
+/// Voids of the collections as the store records them.
+#[derive(Debug)]
+pub(crate) struct Voids {
+    records: Mutex<BTreeMap<String, Void>>,
+    collections: Arc<PoolCollections>,
+}
+
+// === impl Void ===
+
+impl Void {
+    /// The void of data of generation `of`. Numbers start over after the last one.
+    fn new(of: u64, random: u64) -> Option<Self> {
+        let least = generation::next(of, random).or_else(|| generation::next(0, random))?;
+        Some(Self { of, least })
+    }
+
+    /// True if data of `generation` is void.
+    fn covers(self, generation: u64) -> bool {
+        match self.least > self.of {
+            true => generation < self.least,
+            false => !(self.least..self.of).contains(&generation),
+        }
+    }
+
+    /// Drops void data that `held` has, and what waits to be stored of it. Until other data arrives, an earlier
+    /// generation is rejected.
+    fn apply(self, held: &mut Collection) {
+        if held.is_complete() && self.covers(held.generation()) {
+            held.recover(Recovered::default());
+            drop(held.take_dirty());
+        }
+        held.require(self.least);
+    }
+
+    fn op(self, name: &str) -> Result<Op, StorageError> {
+        let record = serde_json::to_vec(&self).map_err(|error| StorageError::Corrupt(error.to_string()))?;
+        Ok(Op {
+            key: format!("{VOID_PREFIX}{name}"),
+            expect: Expect::Any,
+            action: Action::Put(Bytes::from(record).into(), Durability::Durable),
+        })
+    }
+}
+
+// === impl Voids ===
+
+impl Voids {
+    /// No voids of `collections`, before the store is read.
+    pub(crate) fn new(collections: Arc<PoolCollections>) -> Self {
+        let records = Mutex::default();
+        Self { records, collections }
+    }
+
+    /// Takes the records of a store, after its pool data.
+    pub(crate) fn load(&self, loaded: &Loaded) {
+        loaded
+            .live
+            .iter()
+            .for_each(|stored| self.take(&stored.key, &stored.value));
+    }
+
+    /// Takes the records of a commit, after its pool data.
+    pub(crate) fn committed(&self, changes: &[Committed]) {
+        let written = changes.iter().filter(|change| !change.deleted);
+        written.for_each(|change| self.take(&change.key, change.value.bytes()));
+    }
+
+    fn take(&self, key: &str, record: &[u8]) {
+        let Some(name) = key.strip_prefix(VOID_PREFIX) else {
+            return;
+        };
+        match serde_json::from_slice(record) {
+            Ok(void) => {
+                self.records.lock().insert(name.to_owned(), void);
+                self.collections
+                    .named(name)
+                    .inspect(|collection| self.apply(collection));
+            }
+            Err(error) => {
+                tracing::error!(%error, collection = name, "Failed to read the record of a void, ignoring it")
+            }
+        }
+    }
+
+    /// Lowest generation of the collection `name` that is not void.
+    fn least(&self, name: &str) -> u64 {
+        self.records.lock().get(name).map_or(0, |void| void.least)
+    }
+
+    /// Applies the record of `collection`, if it has one.
+    pub(super) fn apply(&self, collection: &PoolCollection) {
+        let void = self.records.lock().get(collection.name()).copied();
+        if let Some(void) = void {
+            collection.objects().update(|held| void.apply(held));
+        }
+    }
+}
 
 // === impl Feed ===
 
 impl Feed {
-    /// Deletes the fed data of the collection `name`, on the disk as well, and ends its readers. `serve` shows readers the empty
-    /// one in its place. Except for the members, it is fed again under a later generation only, so that hubs drop their copies.
-    /// Until the next start the coordinator refuses any other generation. Over a shared etcd the stored data is deleted; other
-    /// coordinators keep their data in memory until their next start.
+    /// Deletes the fed data of the collection `name`, in the store as well, and ends its readers. `serve` shows readers the
+    /// empty one in its place. Except for the members, it is fed again under a later generation only, so that hubs drop their
+    /// copies. Other coordinators of the store do the same.
     ///
     /// # Errors
-    /// 404 for a collection that does not exist; errors of the store, after which the collection may be missing until the next
-    /// start.
+    /// 404 for a collection that does not exist; errors of the store, after which a repetition continues.
     pub(crate) async fn void(&self, name: &str, serve: impl Fn()) -> Result<(), Status> {
         let missing = || Status::failure(404, "NotFound", format!("{name} is not a collection of this pool"));
         let old = self.collections.named(name).ok_or_else(missing)?;
@@ -26,34 +145,17 @@ impl Feed {
         let _turn = old.turn().await;
         let _one = self.scope.changing().await;
         self.pending.lock().remove(name);
-        let of_storage = |error| status_error::of_storage(&error);
-        self.replicas.remove(name).await.map_err(of_storage)?;
-        self.replicas.forget(name).await.map_err(of_storage)?;
-        let replica = self
-            .replicas
-            .add(name, old.objects().kind())
-            .await
-            .map_err(of_storage)?;
-        let mut required = 0;
-        if name != members::COLLECTION {
-            let last = old.objects().read(Collection::generation);
-            let random = uuid::Uuid::new_v4().as_u64_pair().0;
-            let next = generation::next(last, random).or_else(|| generation::next(0, random));
-            required = next.unwrap_or_default();
-            replica.collection().update(|held| held.require(required));
-        }
-        let empty = match old.is_told() {
-            true => PoolCollection::told(replica),
-            false => PoolCollection::new(replica),
-        };
-        self.collections.insert(empty.voided(required));
+        let empty = self.replace_with_nothing(&old).await;
+        let empty = empty.map_err(|error| status_error::of_storage(&error))?;
+        self.collections.insert(empty.voided());
+        self.metrics.voided(name);
         serve();
         Ok(())
     }
 
     /// Lowest generation of the collection `name` that is not void; `None` if there is no such collection.
     pub(crate) fn required_generation(&self, name: &str) -> Option<u64> {
-        Some(self.collections.named(name)?.required_generation())
+        self.collections.named(name).map(|_| self.voids.least(name))
     }
 
     /// The node that alone has fed everything since the collection `name` was voided. `None` over a shared etcd, where others feed
@@ -61,5 +163,68 @@ impl Feed {
     pub(crate) fn sole_feeder(&self, name: &str) -> Option<String> {
         let collection = self.collections.named(name)?;
         collection.sole_feeder().filter(|_| !self.replicas.is_pooled())
+    }
+
+    async fn replace_with_nothing(&self, old: &PoolCollection) -> Result<PoolCollection, StorageError> {
+        let name = old.name();
+        let random = uuid::Uuid::new_v4().as_u64_pair().0;
+        let last = old.objects().read(Collection::generation);
+        let void = Void::new(last, random).filter(|_| name != members::COLLECTION);
+        let record = void.map(|void| void.op(name)).transpose()?;
+        if self.replicas.is_pooled() {
+            self.replicas.forget(name, record).await?;
+        } else if let Some(record) = record {
+            // Once it is stored, a start drops data that is still there.
+            self.storage.write(vec![record]).await?;
+        }
+        self.replicas.remove(name).await?;
+        let replica = self.replicas.add(name, old.objects().kind()).await?;
+        let new = match old.is_told() {
+            true => PoolCollection::told(replica),
+            false => PoolCollection::new(replica),
+        };
+        self.voids.apply(&new);
+        Ok(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use yurt_apimachinery::ResourceVersion;
+    use yurt_storage::generation::GENERATION_END;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn void_data_stays_void_and_what_may_follow_does_not(of in 0..GENERATION_END, random: u64) {
+            let void = Void::new(of, random).expect("numbers start over");
+            prop_assert!(void.covers(of) && !void.covers(void.least));
+            prop_assert!(generation::may_follow(void.least, void.least));
+            let later = generation::next(void.least, random).filter(|_| void.least > of);
+            prop_assert!(later.is_none_or(|later| !void.covers(later)));
+        }
+    }
+
+    #[test]
+    fn collection_without_data_requires_the_generation_until_it_has_some() {
+        let void = Void {
+            of: 7,
+            least: 1_000_003,
+        };
+        let mut held = Collection::new(true);
+        held.restart(7, Vec::new(), ResourceVersion(50));
+        void.apply(&mut held);
+        let state = |held: &Collection| (held.is_complete(), held.generation(), held.position().0);
+        assert_eq!(state(&held), (false, 1_000_003, 0));
+        assert!(held.take_dirty().is_none(), "nothing of it is stored any more");
+        // A first commit that failed.
+        held.restart(1_000_004, Vec::new(), ResourceVersion(40));
+        held.recover(Recovered::default());
+        assert_eq!(state(&held), (false, 1_000_003, 0));
+        held.restart(1_000_004, Vec::new(), ResourceVersion(40));
+        void.apply(&mut held);
+        assert_eq!(state(&held), (true, 1_000_004, 40), "it is not void");
     }
 }

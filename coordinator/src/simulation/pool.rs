@@ -16,6 +16,7 @@ use crate::feed::collection::{PoolCollection, PoolCollections};
 use crate::feed::fence::Fence;
 use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::Scope;
+use crate::feed::void::Voids;
 use crate::feed::{Feed, FeedError, Parts};
 use crate::metrics::Metrics;
 
@@ -68,6 +69,7 @@ impl Pool {
             fence,
             members: Arc::new(Members::new(policy, initial, collections.clone())),
             scope: Arc::new(Scope::new(std::slice::from_ref(&collection))),
+            voids: Arc::new(Voids::new(collections.clone())),
             collections,
             replicas: Arc::new(replicas),
             storage: Arc::new(NoStorage),

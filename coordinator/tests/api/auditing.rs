@@ -75,3 +75,38 @@ async fn every_stage_of_every_request_is_a_line_without_secrets() {
     let watch = stages(&|event| event["verb"] == "watch");
     assert_eq!(watch, ["RequestReceived", "ResponseStarted", "ResponseComplete"]);
 }
+
+#[tokio::test]
+async fn void_of_pool_data_is_recorded_with_its_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let flags = [
+        "--nodepool",
+        "hangzhou",
+        "--initial-members",
+        "n1",
+        "--audit-log-path",
+        path.to_str().unwrap(),
+    ];
+    let mut server = Server::start(&flags).await;
+    server.node("n1").delete("/yurt/v1/feed/services").await.expect(403);
+    server.admin().delete("/yurt/v1/feed/services").await.expect(200);
+    server.stop();
+    let all = events(&std::fs::read_to_string(&path).unwrap());
+    let of_voids = all
+        .iter()
+        .filter(|event| event["requestURI"] == "/yurt/v1/feed/services" && event["stage"] == "ResponseComplete")
+        .map(|event| {
+            json!([
+                event["user"]["username"],
+                event["verb"],
+                event["responseStatus"]["code"]
+            ])
+        })
+        .collect::<Vec<_>>();
+    let expected = [
+        json!(["system:node:n1", "delete", 403]),
+        json!(["admin", "delete", 200]),
+    ];
+    assert_eq!(of_voids, expected);
+}

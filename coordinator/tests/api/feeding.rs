@@ -781,6 +781,45 @@ async fn coordinators_over_one_etcd_share_the_pool() {
     );
 }
 
+/// An administrator reaches one of them; hubs may read from the other, and a leader may feed through it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn collection_voided_at_one_coordinator_is_void_at_the_others() {
+    let etcd = EtcdMember::single(None, &[]);
+    let (one, other) = (Server::sharing_a_pool(&etcd).await, Server::sharing_a_pool(&etcd).await);
+    let leader = Leader::elect(&one, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let forged = [service("forged", 100)];
+    leader.snapshot("services", 7, 500, &forged).await.expect(200);
+    let reader = other.node("n2");
+    assert_eq!(services_at(&reader, 500).await.len(), 1);
+    one.admin().delete("/yurt/v1/feed/services").await.expect(200);
+    let (state, refused) = ("/yurt/v1/feed", async || {
+        (reader.get(SERVICES).await.code == 429).then_some(())
+    });
+    yurt_test_support::eventually("no coordinator serves it", refused).await;
+    let required = |state: &Value| state["collections"]["services"]["generation"].clone();
+    let here = one.admin().get(state).await.expect(200);
+    assert_eq!(required(&other.admin().get(state).await.expect(200)), required(&here));
+    leader.release().await;
+    let next = Leader::elect(&other, "n2").await;
+    let again = next.snapshot("services", 7, 500, &forged).await.expect(409);
+    assert_eq!(again["reason"], "generation");
+    let third = Server::sharing_a_pool(&etcd).await;
+    let there = third.admin().get(state).await.expect(200);
+    assert_eq!(required(&there), required(&here), "a coordinator that starts later");
+    let clean = [service("web", 90)];
+    next.snapshot("services", 2_000_001, 150, &clean).await.expect(200);
+    for server in [&one, &other, &third] {
+        assert_eq!(services_at(&server.node("n1"), 150).await, ["web@90"]);
+    }
+    // The members have no generations.
+    one.admin().delete("/yurt/v1/members").await.expect(200);
+    let unknown =
+        async || (other.admin().get("/yurt/v1/members").await.expect(200)["members"] == Value::Null).then_some(());
+    yurt_test_support::eventually("no coordinator knows members", unknown).await;
+}
+
 /// etcd has a limit of its own, here its default one. No part of a refused call stays in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
@@ -905,10 +944,23 @@ async fn voided_collection_is_fed_from_nothing_under_a_new_generation() {
         "generation"
     );
 
+    let metrics = String::from_utf8(server.admin().get_bytes("/metrics", &[]).await.1.to_vec()).unwrap();
+    assert!(
+        metrics.contains(r#"yurt_coordinator_feed_voids_total{collection="services"} 1"#),
+        "{metrics}"
+    );
+
     server.kill();
     server.start_again().await;
     let leader = Leader::again(&server, "n1").await;
     leader.client.get(SERVICES).await.expect(429);
+    let state = server.admin().get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(
+        state["collections"]["services"]["generation"], required,
+        "also after a crash"
+    );
+    let old_data = leader.snapshot("services", old, 150, &[service("forged", 100)]).await;
+    assert_eq!(old_data.expect(409)["reason"], "generation");
     leader
         .snapshot("services", 9_000_001, 150, &[service("web", 90)])
         .await

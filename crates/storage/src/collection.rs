@@ -93,6 +93,8 @@ pub struct Collection {
     floor: ResourceVersion,
     complete: bool,
     generation: u64,
+    /// Generation while nothing is held, see [`Self::require`].
+    required: u64,
     /// Highest RV that may have been served in an older generation; zero when there was none.
     high: ResourceVersion,
     /// Objects that clients of older generations may hold and that are absent here.
@@ -137,6 +139,7 @@ impl Collection {
             floor: ResourceVersion::ZERO,
             complete: false,
             generation: 0,
+            required: 0,
             high: ResourceVersion::ZERO,
             former: Vec::new(),
             served_to: ResourceVersion::ZERO,

@@ -228,13 +228,13 @@ impl Replicas {
         deleted.map_err(|error| StorageError::Unavailable(format!("the deletion was interrupted: {error}")))?
     }
 
-    /// Deletes the shared data of a replica that all coordinators have removed.
+    /// Deletes the shared data of a replica in one step with `with`. Every coordinator then drops what it holds of it.
     ///
     /// # Errors
-    /// [`StorageError`]; a part may be left. A new replica of that name loads it.
-    pub async fn forget(&self, name: &str) -> Result<(), StorageError> {
+    /// [`StorageError`]; a part may be left that no coordinator reads.
+    pub async fn forget(&self, name: &str, with: Option<Op>) -> Result<(), StorageError> {
         match &self.store {
-            Store::Pooled(pooled) => pooled.forget(name).await,
+            Store::Pooled(pooled) => pooled.forget(name, with).await,
             Store::Nowhere | Store::File(_) => Ok(()),
         }
     }
@@ -260,6 +260,7 @@ impl Replicas {
     pub fn load(&self, loaded: &Loaded) {
         if let Store::Pooled(pooled) = &self.store {
             pooled.load(|name| self.named(name), loaded);
+            self.iter().for_each(|replica| pooled.drop_deleted(&replica));
         }
     }
 

@@ -462,7 +462,7 @@ async fn replica_comes_and_goes_at_every_coordinator() {
 
     one.remove(LATE).await.expect("given up");
     other.remove(LATE).await.expect("given up");
-    one.forget(LATE).await.expect("deleted");
+    one.forget(LATE, None).await.expect("deleted");
     let left: Vec<String> = pool
         .everybody
         .live
@@ -807,4 +807,30 @@ async fn step_is_applied_to_the_state_it_builds_upon_only() {
     link.let_go();
     other.persist(None).await.expect("the store has more");
     assert_eq!(shown(&other), ["a@5", "b@12"]);
+}
+
+/// An administrator voids it: no coordinator may serve what it holds in memory, or store it again.
+#[tokio::test]
+async fn deleted_data_is_dropped_by_every_coordinator() {
+    let pool = Pool::new().await;
+    let (one, other, late) = (pool.join(), pool.join(), pool.join());
+    update(&one, |held| held.restart(7, vec![service("a", 5)], ResourceVersion(10)));
+    one.persist(None).await.expect("stored");
+    assert_eq!(shown(&other), ["a@5"]);
+    // Fed there, and not stored yet.
+    update(&other, |held| held.apply(EventType::Added, service("b", 11)));
+    pool.hold_back(&late);
+    let record = put("void", Expect::Absent, "1");
+    one.forget(NAME, Some(record.clone())).await.expect("deleted");
+    assert!(pool.everybody.live.lock().contains_key(&record.key), "in the same step");
+    for coordinator in [&one, &other] {
+        let services = coordinator.named(NAME).expect("services");
+        assert!(!services.is_served() && shown(coordinator).is_empty());
+        coordinator.persist(None).await.expect("there is nothing to store");
+    }
+    assert!(!pool.everybody.live.lock().keys().any(|key| key.starts_with("/~pool/")));
+    // One that missed the commits reads everything again.
+    assert_eq!(shown(&late), ["a@5"]);
+    late.load(&Loaded::default());
+    assert!(shown(&late).is_empty());
 }

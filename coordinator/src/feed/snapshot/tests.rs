@@ -22,6 +22,7 @@ use crate::feed::collection::PoolCollections;
 use crate::feed::fence::Fence;
 use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::{SCOPE_KEY, Scope};
+use crate::feed::void::Voids;
 use crate::metrics::Metrics;
 
 /// A file whose writes fail on request, and wait while its gate is held.
@@ -125,6 +126,7 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
         fence,
         members: Arc::new(Members::new(policy, initial, collections.clone())),
         scope: Arc::new(Scope::new(std::slice::from_ref(&collection))),
+        voids: Arc::new(Voids::new(collections.clone())),
         collections,
         replicas: Arc::new(replicas),
         storage: Arc::new(own),

@@ -151,9 +151,9 @@ impl Collection {
         }
     }
 
-    /// Requires the first data to be of `generation`, or of a later one. Only for a collection that holds nothing; the
-    /// requirement is not stored.
+    /// Requires data to be of `generation`, or of a later one, whenever nothing is held. The requirement is not stored.
     pub fn require(&mut self, generation: u64) {
+        self.required = generation;
         if !self.complete && self.position.is_zero() {
             self.generation = generation;
         }

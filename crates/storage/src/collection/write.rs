@@ -266,7 +266,11 @@ impl Collection {
         self.gap_to = recovered.position;
         self.floor = recovered.floor;
         self.complete = recovered.complete;
-        self.generation = recovered.generation;
+        let is_empty = !recovered.complete && recovered.position.is_zero();
+        self.generation = match is_empty {
+            true => recovered.generation.max(self.required),
+            false => recovered.generation,
+        };
         self.high = recovered.high;
         if recovered.complete {
             // A program without marks may have made the commit.

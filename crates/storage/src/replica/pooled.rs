@@ -31,7 +31,7 @@ use gained::{Gained, apply_all, apply_step, is_ahead};
 use pointer::Pointer;
 use rows::{check, delete, is_of, pointer_key, put, rows_of, small_ops, split, whole};
 
-use super::{ByName, Committing, Replica};
+use super::{ByName, Committing, Durable, Replica};
 use crate::backend::{Committed, Expect, Loaded, Op, Storage, StorageError, TXN_OPS_MAX};
 use crate::collection::{Collection, Dirty, Recovered};
 use crate::embedded::replicas::Meta;
@@ -147,6 +147,7 @@ impl Pooled {
                     let mut all = self.known.lock();
                     let known = all.entry(name.to_owned()).or_default();
                     (known.pointer, known.base) = (None, None);
+                    named(name).inspect(|replica| known.drop_deleted(replica));
                 }
             }
         }
@@ -169,18 +170,27 @@ impl Pooled {
         }
     }
 
-    /// Deletes everything of a removed replica. The pointer goes first, so that no remaining part counts.
+    /// Deletes everything of a replica. The pointer goes first, with `with`, so that no remaining part counts.
     ///
     /// # Errors
     /// [`StorageError`]; a part may be left that no pointer names.
-    pub(super) async fn forget(&self, name: &str) -> Result<(), StorageError> {
+    pub(super) async fn forget(&self, name: &str, with: Option<Op>) -> Result<(), StorageError> {
         let pointer = self.known.lock().get(name).and_then(|known| known.pointer.clone());
-        if let Some((rv, _)) = pointer {
-            self.storage
-                .write(vec![delete(pointer_key(name), Expect::At(rv))])
-                .await?;
+        let deletion = pointer.map(|(rv, _)| delete(pointer_key(name), Expect::At(rv)));
+        let ops: Vec<Op> = deletion.into_iter().chain(with).collect();
+        if !ops.is_empty() {
+            self.storage.write(ops).await?;
         }
         self.clean(name, None).await
+    }
+
+    /// Drops the data of `replica` if another coordinator deleted it while this one missed commits.
+    pub(super) fn drop_deleted(&self, replica: &Replica) {
+        let mut all = self.known.lock();
+        let known = all.entry(replica.name.clone()).or_default();
+        if known.pointer.is_none() {
+            known.drop_deleted(replica);
+        }
     }
 
     /// Commits the changes of `replicas`, one after the other, in the same step as `guard` holds. Continues when the
@@ -287,7 +297,7 @@ impl Pooled {
         let known = all.entry(replica.name.clone()).or_default();
         let (stored, base) = (known.pointer.clone(), known.base);
         let taken = replica.collection.update_quietly(|held| {
-            let dirty = held.take_dirty()?;
+            let dirty = held.take_dirty().filter(|_| held.is_complete())?;
             let meta = Meta::of(held);
             let rows = rows_of(&dirty);
             let bytes: usize = rows.iter().map(|(_, value)| value.as_ref().map_or(0, Bytes::len)).sum();
@@ -483,6 +493,14 @@ impl Known {
         if is_complete {
             replica.mark_followed(generation, position);
             self.base = self.pointer.as_ref().map(|(rv, _)| *rv);
+        }
+    }
+
+    /// Drops what `replica` holds of a state that was deleted. Data that is not stored yet stays.
+    fn drop_deleted(&mut self, replica: &Replica) {
+        if replica.durable().complete {
+            self.restore(replica);
+            *replica.durable.lock() = Durable::default();
         }
     }
 
