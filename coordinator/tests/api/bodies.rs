@@ -2,12 +2,15 @@
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
+use http::Method;
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::harness::{PATIENCE, Server, config_map};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// Most memory that large bodies may add: three states of an object near the limit, their texts, and a parser.
+const MEMORY_MAX: usize = 64 << 20;
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
@@ -47,6 +50,39 @@ async fn reviews_are_small() {
     let refused = jane.post(REVIEWS, &review(rest + 1)).await.expect(413);
     assert_eq!(refused["message"], "Request entity too large: limit is 65536");
     assert_eq!(within(jane.begin(REVIEWS, of(100_000))).await, 413);
+}
+
+/// The peak of the process stays near that of its start, even for a user with all rights.
+#[tokio::test]
+async fn wide_bodies_of_an_administrator_take_little_memory() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("map", "1")).await.expect(201);
+    let one = format!("{MAPS}/map");
+    let sets = |count: usize| {
+        let head = r#"{"metadata":{"name":"map","managedFields":[{"fieldsV1":{"a":["#;
+        Bytes::from(format!("{head}{}0]}}}}]}}}}", r#"{"a":0},"#.repeat(count)))
+    };
+    let keys = |count: usize| {
+        let keys: String = (0..count).map(|at| format!(r#""k{at:05}":"v","#)).collect();
+        Bytes::from(format!(r#"{{"metadata":{{"name":"map"}},"data":{{{keys}"k":"v"}}}}"#))
+    };
+    let before = server.memory_peak();
+    let mut answers = std::collections::BTreeMap::new();
+    for body in [sets(18_000), sets(300_000), keys(60_000)] {
+        for (method, path, kind) in [
+            (Method::PUT, &one, "application/json"),
+            (Method::PUT, &one, "application/yaml"),
+            (Method::PATCH, &one, "application/merge-patch+json"),
+        ] {
+            let headers = [("content-type", kind)];
+            let answer = admin.send_bytes(method, path, body.clone(), &headers).await;
+            *answers.entry(answer.code).or_insert(0) += 1;
+        }
+    }
+    let grown = server.memory_peak() - before;
+    assert!(grown < MEMORY_MAX, "{} MiB more, {answers:?}", grown >> 20);
+    assert!(answers[&413] > 0 && answers[&200] > 0, "{answers:?}");
 }
 
 /// Nodes of a pool write leases and events, which are small.

@@ -168,6 +168,14 @@ impl Server {
         &self.url
     }
 
+    /// The most resident memory it has had, in bytes.
+    pub(crate) fn memory_peak(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kib: usize = peak.trim().trim_end_matches("kB").trim().parse().unwrap();
+        kib << 10
+    }
+
     /// Folder of its files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
