@@ -27,9 +27,9 @@ pub(crate) struct Args {
     /// Run only the interop tests whose name matches this Go regular expression
     #[arg(long, value_name = "TEST")]
     run: Option<String>,
-    /// Minutes that the tests of all steps may take, builds and downloads not counted
-    #[arg(long, value_name = "MINUTES", default_value_t = BUDGET_MINUTES)]
-    budget: u32,
+    /// Fail if the tests of all steps take more minutes, builds and downloads not counted [default: warn above 35]
+    #[arg(long, value_name = "MINUTES")]
+    budget: Option<u32>,
 }
 
 /// Budget of the tests on two idle cores.
@@ -69,7 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .filter(|step| args.wants(*step))
         .collect();
     let names: Vec<String> = steps.iter().map(|step| step.name()).collect();
-    println!("steps: {}; budget of the tests: {} min", names.join(", "), args.budget);
+    let minutes = args.budget.unwrap_or(BUDGET_MINUTES);
+    println!("steps: {}; budget of the tests: {minutes} min", names.join(", "));
     let whole = Stopwatch::start();
     let mut times = Vec::new();
     for step in steps {
@@ -89,8 +90,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     }
     println!("\nall steps passed ({whole})\n{}", times::table(&times));
-    let budget = Duration::from_secs(60 * u64::from(args.budget));
-    times::check_budget(&times, budget).map_err(anyhow::Error::msg)
+    match times::check_budget(&times, Duration::from_secs(60 * u64::from(minutes))) {
+        Err(excess) if args.budget.is_some() => bail!(excess),
+        // The machine may be loaded or slow.
+        Err(excess) => println!("warning: {excess}"),
+        Ok(()) => {}
+    }
+    Ok(())
 }
 
 // === impl Args ===
@@ -198,7 +204,7 @@ mod tests {
             skip: skip.to_vec(),
             quick,
             run: run.map(str::to_owned),
-            budget: BUDGET_MINUTES,
+            budget: None,
         }
     }
 
