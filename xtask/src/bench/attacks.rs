@@ -3,7 +3,7 @@
 //! The attacker is a thread pinned to the second core; all threads of the coordinator and of the healthy client share
 //! the first. It holds the certificate of a client without rights, or none.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use http::Method;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 
@@ -73,6 +73,8 @@ const ALL: [Attack; 7] = [
 #[derive(Clone)]
 struct Target {
     address: SocketAddr,
+    /// Address of the attacker: each attack has its own, so that none suffers from those before.
+    from: SocketAddr,
     tls: Arc<rustls::ClientConfig>,
     /// Set when the attack is over.
     is_over: Arc<AtomicBool>,
@@ -98,10 +100,10 @@ async fn measure_all(subject: &Subject, session: &Session, scale: Scale) -> Resu
     println!("| attack | p50 ms | p99 ms | renewals | lost | RSS grows by MiB | attacker's connections |");
     println!("|---|---|---|---|---|---|---|");
     let (mut calm, mut over) = (None, Vec::new());
-    for attack in ALL {
+    for (host, attack) in (2..).zip(ALL) {
         let before = usage::usage(subject.pid()?)?.rss;
         usage::reset_peak(subject.pid()?)?;
-        let target = target(subject)?;
+        let target = target(subject, host)?;
         let attacker = start(attack, target.clone())?;
         let (took, lost) = renew(session, scale.of(SECONDS)).await;
         target.is_over.store(true, Ordering::Relaxed);
@@ -143,7 +145,7 @@ fn one_core(core: usize) -> CpuSet {
     cores
 }
 
-fn target(subject: &Subject) -> Result<Target> {
+fn target(subject: &Subject, host: u8) -> Result<Target> {
     let identities = &subject.setup.identities;
     let nobody = identities.client_pair("attacker", &[])?;
     let tls = ClientTls {
@@ -153,7 +155,8 @@ fn target(subject: &Subject) -> Result<Target> {
     let mut tls = tls.config()?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Target {
-        address: SocketAddr::from(([127, 0, 0, 1], subject.port())),
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, subject.port())),
+        from: SocketAddr::from(([127, 0, 0, host], 0)),
         tls: Arc::new(tls),
         is_over: Arc::default(),
         opened: Arc::default(),
@@ -219,7 +222,7 @@ async fn hold(target: &Target) {
             read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
         });
         while held.len() < SOCKETS {
-            let connecting = TcpStream::connect(target.address);
+            let connecting = dial(target);
             let Ok(Ok(socket)) = tokio::time::timeout(Duration::from_millis(100), connecting).await else {
                 break;
             };
@@ -228,6 +231,12 @@ async fn hold(target: &Target) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+async fn dial(target: &Target) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(target.from)?;
+    socket.connect(target.address).await
 }
 
 /// One connection after the other, each until the coordinator ends it.
@@ -240,7 +249,7 @@ async fn flood(attack: Attack, target: &Target) {
 }
 
 async fn one_flood(attack: Attack, target: &Target) -> Result<()> {
-    let stream = TcpStream::connect(target.address).await?;
+    let stream = dial(target).await?;
     let connector = TlsConnector::from(target.tls.clone());
     let stream = connector.connect("127.0.0.1".try_into()?, stream).await?;
     target.opened.fetch_add(1, Ordering::Relaxed);
