@@ -101,6 +101,8 @@ pub struct PoolData {
     /// Counts membership changes, for the views that depend on them.
     members_version: watch::Sender<u64>,
     folder: PathBuf,
+    /// Name of the pool.
+    pool: String,
     origin: Origin,
     is_foreign: CancellationToken,
     /// Pool whose members were dropped at the start.
@@ -172,6 +174,7 @@ impl PoolData {
             members: Mutex::default(),
             members_version: watch::Sender::default(),
             folder: folder.to_owned(),
+            pool: pool.to_owned(),
             origin,
             is_foreign: CancellationToken::new(),
             other_pool,

@@ -11,13 +11,17 @@ use http::StatusCode;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::http::client::HttpClient;
+use yurt_storage::Replica;
 
-use super::members::{kind, names};
+use super::members::{COLLECTION, kind, names};
 use super::stream::{Ended, Stream, read_all};
+use super::{PoolData, questions};
 use crate::pool::lease_client::LeaseEvents;
+use crate::upstream::CloudServer;
 
 /// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
 pub(super) const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
@@ -47,10 +51,7 @@ impl Stream {
     /// The end of the stream.
     pub(super) async fn follow_node_pool(&mut self) -> Result<Option<Awaited>, Ended> {
         for version in VERSIONS {
-            let path = format!(
-                "/apis/apps.openyurt.io/{version}/nodepools?fieldSelector=metadata.name%3D{}",
-                self.pool
-            );
+            let path = path_of(version, &self.pool);
             let Some(mut pool) = self.list_node_pool(&path).await? else {
                 continue;
             };
@@ -175,6 +176,39 @@ fn version_of(object: &Value) -> Result<ResourceVersion, Ended> {
 pub(super) fn nodes_of(pool: &Value) -> BTreeSet<String> {
     let nodes = pool["status"]["nodes"].as_array().into_iter().flatten();
     nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect()
+}
+
+/// Path of a list of the NodePool `pool` alone.
+fn path_of(version: &str, pool: &str) -> String {
+    format!("/apis/apps.openyurt.io/{version}/nodepools?fieldSelector=metadata.name%3D{pool}")
+}
+
+// === impl PoolData ===
+
+impl PoolData {
+    /// Head of the resource in the cloud from which `replica` is read. Resources may have an etcd each, so no head of
+    /// another resource compares with its RVs. The members come from the NodePool, or from Nodes.
+    ///
+    /// # Errors
+    /// The reason, for the log.
+    pub(crate) async fn head_of(&self, replica: &Replica, server: &CloudServer) -> Result<ResourceVersion, String> {
+        let collection = replica.collection();
+        if replica.name() != COLLECTION {
+            return questions::head(server, collection.kind()).await;
+        }
+        if !collection.read(|held| held.objects().any(is_named)) {
+            let nodes = find_kind("", "nodes").ok_or("Nodes are not a known kind")?;
+            return questions::head(server, nodes).await;
+        }
+        for version in VERSIONS {
+            let path = path_of(version, &self.pool);
+            if let Some(list) = questions::get(server, &path, "").await? {
+                let list: Value = serde_json::from_slice(&list).map_err(|error| error.to_string())?;
+                return version_of(&list).map_err(|_| format!("{path} has no resourceVersion"));
+            }
+        }
+        Err(format!("NodePool {} cannot be read", self.pool))
+    }
 }
 
 /// True if the NodePool alone names this member: no Node object was read for it.

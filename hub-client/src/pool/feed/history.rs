@@ -1,14 +1,12 @@
 //! Generations that the leader begins: the coordinator's history differs from the cloud's.
 
 use yurt_apimachinery::ResourceVersion;
-use yurt_apimachinery::kind::find_kind;
 use yurt_storage::generation;
 
 use super::Feeder;
 use super::way::Place;
 use crate::random::random;
 use crate::replicas::timeline::next_generation;
-use crate::replicas::{members, questions};
 
 // === impl Feeder ===
 
@@ -30,13 +28,8 @@ impl Feeder {
     /// Handles a coordinator that stays ahead. If the cloud itself is behind that position, a former leader fed a
     /// history that never existed. Then this hub's replica, which is proved, begins a generation.
     pub(super) async fn leave_behind(&self, there: Place) {
-        let (name, kind) = (self.replica.name(), self.replica.collection().kind());
-        // Members are read from Nodes. Their RVs come from one etcd in every pool, like those of Services.
-        let kind = find_kind("", "services")
-            .filter(|_| name == members::COLLECTION)
-            .unwrap_or(kind);
-        let generation = self.here().generation;
-        let head = match questions::head(self.cloud.server(), kind).await {
+        let (name, generation) = (self.replica.name(), self.here().generation);
+        let head = match self.data.head_of(&self.replica, self.cloud.server()).await {
             Ok(head) => head,
             Err(why) => return tracing::debug!(collection = name, why, "Failed to read position of cloud"),
         };

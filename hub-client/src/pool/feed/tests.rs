@@ -171,6 +171,49 @@ async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
     }
 }
 
+/// Every resource may have an etcd of its own. The members come from the NodePool, or from Nodes.
+#[tokio::test]
+async fn coordinator_that_is_ahead_is_compared_with_the_resource_that_the_data_comes_from() {
+    let tasks = TaskGroup::new();
+    let ahead = "/apis/apps.openyurt.io/v1beta1/nodepools?fieldSelector=metadata.name%3D";
+    for (is_named, asked) in [(true, ahead), (false, "/api/v1/nodes?limit=1")] {
+        let server = Server::bind(LOOPBACK, "port").await.unwrap();
+        let url = format!("http://{}", server.local_addr());
+        let answer = handler(move |request, _| async move {
+            let path = request.uri().to_string();
+            // Everything else is far ahead.
+            let rv = if path.starts_with(asked) { "15" } else { "90000" };
+            let kind = if path.contains("nodepools") {
+                "NodePoolList"
+            } else {
+                "NodeList"
+            };
+            let list = json!({"kind": kind, "apiVersion": "v1", "metadata": {"resourceVersion": rv}, "items": []});
+            match path.contains("v1beta2") {
+                true => answer_json(StatusCode::NOT_FOUND, "{}".to_owned()),
+                false => answer_json(StatusCode::OK, list.to_string()),
+            }
+        });
+        server.serve(&tasks, answer);
+        let folder = TestDir::new();
+        let (feeder, _) = feeder(&folder, &url, "members");
+        let uid = if is_named { "" } else { "u" };
+        let member = json!({"metadata": {"name": "n1", "uid": uid, "resourceVersion": "9"}});
+        let member = Object::from_value(member, crate::replicas::members::kind()).unwrap();
+        let held = feeder.replica.collection();
+        held.update(|held| held.restart(0, vec![member], ResourceVersion(10)));
+        feeder.data.timeline().prove(Connection { server: 0, number: 1 });
+        let there = Place {
+            position: ResourceVersion(2_000),
+            generation: 0,
+            complete: true,
+        };
+        feeder.leave_behind(there).await;
+        let why = feeder.data.troubles().why("feed of members").unwrap();
+        assert!(why.contains("the cloud is at 15"), "{asked}: {why}");
+    }
+}
+
 /// The leader lists the cloud first: its replica may be a copy of the void data.
 #[tokio::test]
 async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
