@@ -115,10 +115,10 @@ impl App {
     pub(crate) fn pool_state(&self, user: &User) -> Value {
         let now = self.clock.boot();
         let mut state = self.feed.state();
-        let mut reports = self.reports.lock();
-        if let Some(node) = user.node_name().filter(|node| self.feed.members().contains(node)) {
-            reports.heard(node, now);
-        }
+        state["barred"] = self.barred();
+        let member = user.node_name().filter(|node| self.feed.members().contains(node));
+        // A leader that knew of a report could take its forgery back before the others have checked it.
+        let is_leader = self.feed.fence().leads(user);
         let report = |(accuser, finding): (&str, &Finding)| {
             json!({
                 "accuser": accuser,
@@ -129,10 +129,9 @@ impl App {
                 "reason": finding.reason,
             })
         };
-        // A leader that knew of a report could take its forgery back before the others have checked it.
-        let is_leader = self.feed.fence().leads(user);
+        let mut reports = self.reports.lock();
+        member.into_iter().for_each(|node| reports.heard(node, now));
         state["reports"] = reports.open(now).filter(|_| !is_leader).map(report).collect();
-        state["barred"] = self.barred();
         state
     }
 
