@@ -150,6 +150,8 @@ pub(super) enum Fault {
     HugeObject,
     /// The cloud is restored from a backup, once, after everything else of a run (only by name)
     CloudRolledBack,
+    /// A member leads by the rules and feeds forged Services, once, after everything else of a run (only by name)
+    ForgingLeader,
     /// SIGKILL to a member of the coordinators' etcd (--etcd)
     EtcdMemberKilled,
     /// SIGSTOP to a member of etcd (--etcd)
@@ -315,7 +317,7 @@ impl Fault {
 
     /// True if it is injected once, alone, after all others.
     pub(super) fn is_last(self) -> bool {
-        self == Self::CloudRolledBack
+        matches!(self, Self::CloudRolledBack | Self::ForgingLeader)
     }
 
     /// The actor that attacks.

@@ -4,8 +4,9 @@
 //! and so is one that is refused for another reason: it got past its defence. Unanswered attacks are inconclusive.
 //!
 //! [`member`]: a node of the pool whose certificate was stolen. [`pod`]: a process on a node, without any right.
-//! [`stranger`]: a client without a certificate that reaches the coordinator.
+//! [`stranger`]: a client without a certificate that reaches the coordinator. [`forger`]: a stolen node that leads.
 
+mod forger;
 mod member;
 mod pod;
 mod stranger;
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 
 use crate::lab::api::Api;
 use crate::lab::stage::Stage;
+pub(super) use forger::play as forge;
 pub(super) use member::NODE;
 
 /// An attacker.

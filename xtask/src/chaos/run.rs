@@ -145,6 +145,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
             Err(error) => rest = Err(error.context("after the cloud came back from a backup")),
         }
     }
+    let forges = forge(&mut field, plan, &clients, &mut rest).await;
     save(&field.stage, witnesses.iter().chain(&clients)).await?;
     let suffered = clients.iter().map(|client| client.client.suffered());
     let (lists, streams) = suffered.fold((0, 0), |(lists, streams), one| {
@@ -152,6 +153,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     });
     let struck = |kind: &Fault| match kind {
         Fault::CloudRolledBack => (*kind, u32::from(rolls_back)),
+        Fault::ForgingLeader => (*kind, u32::from(forges)),
         _ => {
             let alone = u32::from(rest.is_ok() && kind.actor().is_some());
             (*kind, agenda.struck().get(kind).copied().unwrap_or(0) + alone)
@@ -214,6 +216,22 @@ async fn play(
     println!("at rest; waiting for the last bookmarks");
     clients::last_bookmarks(clients.iter()).await?;
     Ok(rest)
+}
+
+/// Lets a leader forge, if the plan says so and the pool came to rest. Returns true if it did; its failures go to `rest`.
+async fn forge(field: &mut Field, plan: &Plan, clients: &[Recorded], rest: &mut Result<Duration>) -> bool {
+    let forges = rest.is_ok() && plan.kinds.contains(&Fault::ForgingLeader) && plan.store == Store::Files;
+    if !forges {
+        return false;
+    }
+    let convicted = match hostile::forge(field).await {
+        Ok(()) => at_rest(field, clients, field.collections()).await,
+        failed => failed,
+    };
+    if let Err(error) = convicted {
+        *rest = Err(error.context("after a leader has forged"));
+    }
+    true
 }
 
 /// Lets every actor attack a pool without other faults. Afterwards there must be a leader within one lease duration.
