@@ -98,7 +98,10 @@ mod tests {
     fn functions_of_the_contract_are_tests_of_the_stores() {
         let page = "| test |\n|---|\n| `is_kept` |\n";
         let subject = |path| Subject::of_files(&[("a.md", page), (path, "pub async fn is_kept() {}\n")]);
-        assert_eq!(check(&subject("crates/storage/src/contract/a.rs")).expect("the check runs"), []);
+        assert_eq!(
+            check(&subject("crates/storage/src/contract/a.rs")).expect("the check runs"),
+            []
+        );
         assert_eq!(check(&subject("b.rs")).expect("the check runs").len(), 1);
     }
 }
