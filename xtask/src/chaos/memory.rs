@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Most resident memory of a hub, in bytes. Under all faults and attacks hubs stay below 40 MiB; an attack may add 16
+/// Most resident memory of a hub, in bytes. Under all faults and attacks hubs stay below 45 MiB; an attack may add 16
 /// MiB.
 const HUB_MAX: u64 = 64 << 20;
 /// The same for a coordinator. It stays below 32 MiB; bodies of the feed, and one decoded body, may add 16 MiB each.
