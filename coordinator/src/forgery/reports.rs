@@ -175,26 +175,21 @@ impl Reports {
             if let Some(until) = self.paused.get(node) {
                 return Err(Refusal::Wait(until.since(now)));
             }
-            let (since, denied_by) = (now, BTreeSet::new());
             let report = Report {
                 finding,
-                since,
-                denied_by,
+                since: now,
+                denied_by: BTreeSet::new(),
             };
             self.open.insert(key.clone(), report);
         }
         let collection = key.0;
-        let is_counted = |(name, accuser): &(String, String)| *name == collection && voters.contains(accuser);
-        if !is_majority(self.open.keys().filter(|key| is_counted(key)).count(), voters) {
+        let accusers = self.open.keys().filter(|(name, _)| *name == collection);
+        if !is_majority(accusers.filter(|(_, accuser)| voters.contains(accuser)).count(), voters) {
             return Ok(Decision::Open);
         }
-        let all = std::mem::take(&mut self.open);
-        let (confirmed, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(key, _)| is_counted(key));
-        self.open = others.into_iter().collect();
-        self.end(&collection);
-        let findings = confirmed
-            .into_iter()
-            .map(|((_, accuser), report)| (accuser, report.finding));
+        let ended = self.open.extract_if(.., |(name, _), _| *name == collection);
+        let counted = ended.filter(|((_, accuser), _)| voters.contains(accuser));
+        let findings = counted.map(|((_, accuser), report)| (accuser, report.finding));
         Ok(Decision::Confirmed(findings.collect()))
     }
 

@@ -330,7 +330,7 @@ impl Stream {
         // Events can be fetched again after a crash; the history before a list cannot. Clients that resume below the next
         // list would have to relist.
         if let Err(error) = self.data.replicas().persist(None).await {
-            tracing::warn!(collection = self.replica.name(), %error, "Failed to store the list; retrying");
+            tracing::warn!(collection = self.replica.name(), %error, "Failed to store the list; the next commit includes it");
         }
         tracing::info!(collection = self.replica.name(), source = self.source.as_str(), objects = count, rv = %at, "Listed");
         Ok(())

@@ -58,7 +58,7 @@ impl fmt::Display for Companions {
         match self {
             Self::None => f.write_str("alone"),
             Self::Stalled => write!(f, "beside {COMPANIONS} that never read"),
-            Self::Reconnecting => write!(f, "beside {COMPANIONS} that begin anew every {} ms", AGAIN.as_millis()),
+            Self::Reconnecting => write!(f, "beside {COMPANIONS} that reconnect every {} ms", AGAIN.as_millis()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use yurt_apimachinery::kind::find_kind;
-use yurt_runtime::{Clock, TaskGroup};
+use yurt_runtime::{Clock, FakeClock, TaskGroup};
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, FileMedium, Medium};
@@ -102,6 +102,39 @@ impl Sink for Nobody {
     fn reloaded(&self, _: Loaded) {}
 }
 
+/// A disk that fails on demand, over a file of its own.
+struct FaultyDisk {
+    _folder: tempfile::TempDir,
+    medium: Arc<Faulty>,
+    hand: FakeClock,
+    disk: Arc<Disk>,
+}
+
+impl FaultyDisk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.redb");
+        let medium = Faulty::open(&path);
+        let (clock, hand) = Clock::fake();
+        Self {
+            disk: Disk::open_on(&path, medium.clone(), clock).unwrap(),
+            _folder: folder,
+            medium,
+            hand,
+        }
+    }
+
+    fn fail(&self) {
+        self.medium.fails.store(true, Ordering::Relaxed);
+    }
+
+    /// The disk works again, and its next write is due: a failed disk is not retried for a while.
+    fn recover(&self) {
+        self.medium.fails.store(false, Ordering::Relaxed);
+        self.hand.advance(std::time::Duration::from_secs(60));
+    }
+}
+
 /// The feed of Services over `disk`, with node n1 as the leader.
 fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
     let [services, leases] =
@@ -170,13 +203,9 @@ async fn feed_list(feed: &Arc<Feed>, generation: u64) -> Result<Value, FeedError
 
 #[tokio::test]
 async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_stored() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.redb");
-    let medium = Faulty::open(&path);
-    let (clock, hand) = Clock::fake();
-    let disk = Disk::open_on(&path, medium.clone(), clock).unwrap();
-    let (feed, collection) = feed_on(&disk);
-    medium.fails.store(true, Ordering::Relaxed);
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_on(&disk.disk);
+    disk.fail();
     for _ in 0..2 {
         assert!(
             matches!(feed_list(&feed, 0).await, Err(FeedError::Status(_))),
@@ -189,9 +218,7 @@ async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_st
         assert!(!collection.is_served());
     }
     assert!(feed.state()["collections"]["services"]["complete"] == false);
-    medium.fails.store(false, Ordering::Relaxed);
-    // A failed disk is not retried for a while.
-    hand.advance(std::time::Duration::from_secs(60));
+    disk.recover();
     feed_list(&feed, 0).await.unwrap();
     assert!(collection.is_served());
     assert_eq!(collection.objects().read(Collection::len), 1);
@@ -200,20 +227,14 @@ async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_st
 /// A crash would go back to serving the generation before.
 #[tokio::test]
 async fn store_that_fails_under_a_new_generation_leaves_it_unserved_until_it_is_stored() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.redb");
-    let medium = Faulty::open(&path);
-    let (clock, hand) = Clock::fake();
-    let disk = Disk::open_on(&path, medium.clone(), clock).unwrap();
-    let (feed, collection) = feed_on(&disk);
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_on(&disk.disk);
     feed_list(&feed, 0).await.unwrap();
     assert!(collection.is_served());
-    medium.fails.store(true, Ordering::Relaxed);
+    disk.fail();
     assert!(matches!(feed_list(&feed, 9).await, Err(FeedError::Status(_))));
     assert!(!collection.is_served(), "data that a crash would undo is not served");
-    medium.fails.store(false, Ordering::Relaxed);
-    // A failed disk is not retried for a while.
-    hand.advance(std::time::Duration::from_secs(60));
+    disk.recover();
     feed_list(&feed, 9).await.unwrap();
     assert!(collection.is_served());
 }
@@ -221,16 +242,12 @@ async fn store_that_fails_under_a_new_generation_leaves_it_unserved_until_it_is_
 /// The cloud counts µs. After a crash nothing but the mark shows which RVs readers know.
 #[tokio::test]
 async fn changes_above_the_mark_wait_for_the_disk() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("store.redb");
-    let medium = Faulty::open(&path);
-    let (clock, hand) = Clock::fake();
-    let disk = Disk::open_on(&path, medium.clone(), clock).unwrap();
-    let (feed, collection) = feed_on(&disk);
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_on(&disk.disk);
     let (first, hour) = (1_760_000_000_000_000_u64, 3_600_000_000);
     let index = json!({"after": "0", "at": first.to_string(), "index": []});
     take(&feed, "services/snapshot", index).await.unwrap();
-    medium.fails.store(true, Ordering::Relaxed);
+    disk.fail();
     let events = |after: u64, to: u64| {
         let body = json!({"after": after.to_string(), "events": [], "upTo": to.to_string()});
         take(&feed, "services/events", body)
@@ -247,13 +264,11 @@ async fn changes_above_the_mark_wait_for_the_disk() {
         (first + hour, true),
         "held data is served"
     );
-    medium.fails.store(false, Ordering::Relaxed);
-    // A failed disk is not retried for a while.
-    hand.advance(std::time::Duration::from_secs(60));
+    disk.recover();
     take(&feed, "services/snapshot", listed).await.unwrap();
     events(first + 24 * hour, first + 48 * hour).await.unwrap();
     assert_eq!(position(), first + 48 * hour);
-    medium.fails.store(true, Ordering::Relaxed);
+    disk.fail();
     events(first + 48 * hour, first + 49 * hour)
         .await
         .expect("a mark was stored");
