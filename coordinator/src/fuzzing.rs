@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ResourceVersion, Status, kind, meta};
-use yurt_storage::{Cacher, Collection};
+use yurt_collection::Collection;
+use yurt_storage::Cacher;
 
 use crate::config::Profile;
 use crate::feed::events;

@@ -116,7 +116,7 @@ impl Call {
     /// without an RV, and those at an RV that only the others can have issued so far.
     async fn catch_up(&self, version: Option<ResourceVersion>) -> Result<(), Status> {
         let is_ahead = |rv: ResourceVersion| {
-            let position = self.resource.objects().read(yurt_storage::Collection::position);
+            let position = self.resource.objects().read(yurt_collection::Collection::position);
             rv > position && rv.space() == position.space()
         };
         if version.is_none_or(is_ahead) {

@@ -368,7 +368,7 @@ impl Resource {
     /// True if this server can serve it now.
     pub(crate) fn is_served(&self) -> bool {
         match &self.authority {
-            Authority::Own(collection) => collection.read(yurt_storage::Collection::is_complete),
+            Authority::Own(collection) => collection.read(yurt_collection::Collection::is_complete),
             Authority::Pool(collection) => collection.is_served(),
         }
     }

@@ -437,7 +437,8 @@ pub fn pool_kinds() -> Vec<(String, &'static ResourceKind)> {
 #[cfg(test)]
 mod tests {
     use yurt_apimachinery::Object;
-    use yurt_storage::{Collection, OnlyWriter as _};
+    use yurt_collection::Collection;
+    use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
 
     use super::*;

@@ -198,6 +198,7 @@ impl Args {
             files.filter(|file| area.has(file)).collect()
         };
         command.args(files.iter().flat_map(|file| ["--file", file]));
+        command.args(area.tested_by.iter().flat_map(|package| ["--test-package", package]));
         command.args(self.shard.iter().flat_map(|shard| ["--shard", shard]));
         if let Some(etcd) = interop::etcd()?.filter(|_| area.needs_etcd) {
             command.env(interop::ETCD_VARIABLE, etcd);

@@ -17,8 +17,8 @@ mod setting;
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_chaos_validate::history::{Truth, check};
+use yurt_collection::Recovered;
 use yurt_coordinator::simulation::Pool;
-use yurt_storage::collection::Recovered;
 
 use super::Ran;
 use crate::faults::{Fault, Struck};
@@ -292,7 +292,7 @@ impl Simulation {
     /// The coordinator is killed and starts from its last commit, or from nothing.
     fn start_coordinator(&mut self, disk_lost: bool) {
         if let Some(pool) = &self.coordinator.pool {
-            let position = pool.objects().read(yurt_storage::Collection::position);
+            let position = pool.objects().read(yurt_collection::Collection::position);
             self.cut_clients(Place::Coordinator, position);
         }
         if disk_lost {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, Status};
-use yurt_storage::Collection;
+use yurt_collection::Collection;
 
 use super::Feed;
 use super::collection::PoolCollection;

@@ -6,7 +6,8 @@ use serde_json::Value;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
 // The feeding call holds the fence: there is no other writer, and `apply` compares the generation.
-use yurt_storage::{Collection, OnlyWriter as _};
+use yurt_collection::Collection;
+use yurt_storage::OnlyWriter as _;
 
 use super::collection::PoolCollection;
 use super::wire::{EventsCall, Progress};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use yurt_apimachinery::ObjectKey;
-use yurt_storage::Collection;
+use yurt_collection::Collection;
 
 use super::Refusal;
 use super::collection::PoolCollections;

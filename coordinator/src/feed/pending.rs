@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
-use yurt_storage::Collection;
-use yurt_storage::collection::History;
+use yurt_collection::{Collection, History};
 
 use super::Refusal;
 use super::bodies::Bodies;

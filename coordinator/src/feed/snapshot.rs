@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ResourceVersion, Status};
-use yurt_storage::collection::WriteError;
+use yurt_collection::{Collection, WriteError};
 // The feeding call holds the fence: there is no other writer, and `check` compares the generation.
-use yurt_storage::{Collection, OnlyWriter as _, Op, StorageError};
+use yurt_storage::{OnlyWriter as _, Op, StorageError};
 
 use super::bodies::{Spilled, Spilling};
 use super::collection::PoolCollection;

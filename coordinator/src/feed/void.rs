@@ -10,10 +10,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::Status;
+use yurt_collection::{Collection, Recovered, generation};
 use yurt_storage::backend::{Committed, Loaded};
-use yurt_storage::collection::Recovered;
 // Void data is dropped whichever generation the collection has.
-use yurt_storage::{Action, Collection, Durability, Expect, OnlyWriter as _, Op, StorageError, generation};
+use yurt_storage::{Action, Durability, Expect, OnlyWriter as _, Op, StorageError};
 
 use super::collection::{PoolCollection, PoolCollections};
 use super::{Feed, members};
@@ -192,7 +192,7 @@ impl Feed {
 mod tests {
     use proptest::prelude::*;
     use yurt_apimachinery::ResourceVersion;
-    use yurt_storage::generation::GENERATION_END;
+    use yurt_collection::generation::GENERATION_END;
 
     use super::*;
 

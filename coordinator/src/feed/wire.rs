@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use yurt_apimachinery::{ResourceKind, ResourceVersion, Status};
-use yurt_storage::collection::{Gap, History, RangeTombstone};
-use yurt_storage::generation::{self, POSITION_END};
+use yurt_collection::generation::POSITION_END;
+use yurt_collection::{Gap, History, RangeTombstone, generation};
 
 use super::events::read_object;
 use super::fence::Claim;

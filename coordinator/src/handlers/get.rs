@@ -22,7 +22,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let version = version.map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
     call.catch_up((!asked.is_empty()).then_some(version)).await?;
     reach(call, version).await?;
-    let look = |held: &yurt_storage::Collection| (held.object(&call.key()).cloned(), held.generation());
+    let look = |held: &yurt_collection::Collection| (held.object(&call.key()).cloned(), held.generation());
     let (found, generation) = call.resource.objects().read(look);
     let object = found.ok_or_else(|| Status::not_found(&call.resource.kind.group_resource(), call.name()))?;
     let mut response = call.object(StatusCode::OK, &object, negotiated)?;
@@ -38,6 +38,6 @@ async fn reach(call: &Call, wanted: ResourceVersion) -> Result<(), Status> {
     }
     let objects = call.resource.objects();
     let waited = tokio::time::timeout(WAIT_FOR_RV, objects.reached(wanted)).await;
-    let too_large = |_| Status::too_large_resource_version(wanted, objects.read(yurt_storage::Collection::position));
+    let too_large = |_| Status::too_large_resource_version(wanted, objects.read(yurt_collection::Collection::position));
     waited.map_err(too_large)
 }

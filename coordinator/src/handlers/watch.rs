@@ -83,7 +83,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         web::mark_gzip(response.headers_mut());
     }
     // Runs after the stream began: if the generation has changed, the stream ends.
-    let generation = call.resource.objects().read(yurt_storage::Collection::generation);
+    let generation = call.resource.objects().read(yurt_collection::Collection::generation);
     call.add_pool_headers(generation, &mut response);
     Ok(response)
 }

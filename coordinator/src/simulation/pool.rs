@@ -6,9 +6,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use yurt_apimachinery::{ResourceKind, ResourceVersion, kind};
+use yurt_collection::Recovered;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::backend::Sink;
-use yurt_storage::collection::Recovered;
 use yurt_storage::{OnlyWriter as _, Op, Replicas, SharedCollection, Storage, StorageError};
 
 use crate::authn::{NODE_PREFIX, NODES, User};

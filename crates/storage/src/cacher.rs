@@ -12,9 +12,9 @@ use parking_lot::RwLock;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{GroupResource, Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_collection::{Collection, Recovered};
 
 use crate::backend::{Committed, Loaded, Sink, StorageError, Stored};
-use crate::collection::{Collection, Recovered};
 use crate::shared::{Progress, SharedCollection};
 
 mod declare;
@@ -263,9 +263,9 @@ fn decode(key: &str, rv: ResourceVersion, value: &Bytes, kind: &ResourceKind) ->
 mod tests {
     use futures_util::FutureExt as _;
     use yurt_apimachinery::kind::find_kind;
+    use yurt_collection::{Delivery, Reader};
 
     use super::*;
-    use crate::collection::{Delivery, Reader};
 
     fn stored(name: &str, rv: u64) -> Stored {
         let value = format!(r#"{{"metadata":{{"name":"{name}","namespace":"x"}}}}"#);

@@ -1,10 +1,8 @@
-//! Collections of Kubernetes objects: held in memory as wire bytes, followed by any number of readers, kept on disk.
+//! Stores of Kubernetes objects: collections with a lock, backends for own objects, durable copies, lists and watches.
 //!
 //! In reading order:
 //!
-//! * [`generation`] (pure): numbers of histories.
-//! * [`collection`] (pure): objects, RV index, tombstones, tail; how readers resume and catch up.
-//! * [`shared`]: a collection with a lock and a wake-up.
+//! * [`shared`]: a collection (crate `yurt-collection`) with a lock and a wake-up.
 //! * [`backend`]: the storage trait for own objects; [`contract`]: the promises every backend keeps.
 //! * [`embedded`]: the redb backend and the durable copy of replicas; [`etcd3`]: several coordinators over one etcd.
 //! * [`cacher`]: own collections fed by a backend; [`replica`]: cloud collections fed by a source.
@@ -17,11 +15,9 @@
 
 pub mod backend;
 pub mod cacher;
-pub mod collection;
 pub mod contract;
 pub mod embedded;
 pub mod etcd3;
-pub mod generation;
 pub mod kinds;
 pub mod members;
 pub mod replica;
@@ -30,7 +26,6 @@ pub mod shared;
 
 pub use backend::{Action, Durability, Expect, Op, Storage, StorageError};
 pub use cacher::Cacher;
-pub use collection::{Collection, Delivery, Expired, Reader, Snapshot};
 pub use embedded::Embedded;
 pub use etcd3::Etcd;
 pub use replica::{Replica, Replicas};

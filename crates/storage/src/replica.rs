@@ -12,9 +12,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_collection::{Collection, Dirty};
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
-use crate::collection::{Collection, Dirty};
 use crate::embedded::replicas::{Meta, Part, ReplicaStore};
 use crate::shared::SharedCollection;
 

@@ -10,8 +10,7 @@ mod watch;
 use std::time::Duration;
 
 use yurt_apimachinery::{FieldSelector, LabelSelector, Object, ObjectKey, ResourceKind};
-
-use crate::collection::KeyRange;
+use yurt_collection::KeyRange;
 
 pub use list::{Listed, list, reach};
 pub use view::{Unfiltered, View};

@@ -6,8 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
-
-use crate::collection::{Collection, KeyRange, TOUCH_BITS, Touched};
+use yurt_collection::{Collection, KeyRange, TOUCH_BITS, Touched};
 
 /// A [`Collection`] that wakes its readers after every change.
 ///

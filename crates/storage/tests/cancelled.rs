@@ -12,13 +12,12 @@ use parking_lot::Mutex;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
+use yurt_collection::Collection;
 use yurt_runtime::{Clock, FakeClock};
 use yurt_storage::backend::{Committed, Durability, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, Medium};
-use yurt_storage::{
-    Action, Collection, Embedded, Expect, NotApplied, OnlyWriter as _, Op, Replicas, Storage, StorageError,
-};
+use yurt_storage::{Action, Embedded, Expect, NotApplied, OnlyWriter as _, Op, Replicas, Storage, StorageError};
 
 const LEASE: &str = "/leases.coordination.k8s.io/kube-system/yurthub";
 /// Longer than any operation that does not wait takes on any machine.

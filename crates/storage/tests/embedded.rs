@@ -72,7 +72,7 @@ async fn untagged_store_has_a_position_from_the_start() {
     let cacher = Arc::new(Cacher::new(builtin_kinds()));
     store.attach(cacher.clone()).await.expect("attach");
     for (name, collection) in cacher.all() {
-        let position = collection.read(yurt_storage::Collection::position);
+        let position = collection.read(yurt_collection::Collection::position);
         assert!(
             position > ResourceVersion::ZERO && !position.is_own(),
             "{name} is at {position}"
@@ -257,7 +257,7 @@ async fn replica_is_stored_as_it_is_after_any_number_of_deletions() {
         }
     });
     replicas.persist(None).await.expect("commit");
-    let held = |c: &yurt_storage::Collection| {
+    let held = |c: &yurt_collection::Collection| {
         let names: Vec<String> = c.objects().map(|object| object.name().to_owned()).collect();
         (names, c.tombstones().count(), c.floor(), c.position())
     };

@@ -17,12 +17,11 @@ use proptest::prelude::*;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
+use yurt_collection::{Collection, Delivery, Reader};
 use yurt_runtime::Clock;
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::contract::put;
-use yurt_storage::{
-    Action, Collection, Delivery, Embedded, Expect, OnlyWriter as _, Op, Reader, Replicas, Storage, StorageError,
-};
+use yurt_storage::{Action, Embedded, Expect, OnlyWriter as _, Op, Replicas, Storage, StorageError};
 
 const NAME: &str = "services";
 
@@ -350,10 +349,7 @@ fn act() -> impl Strategy<Value = Act> {
 /// Applies a delivery to a client's state.
 fn follow(seen: &mut BTreeMap<String, u64>, delivery: &Delivery) {
     let (object, gone) = match delivery {
-        Delivery::Exact(change) => (
-            &change.object,
-            change.kind == yurt_storage::collection::ChangeKind::Deleted,
-        ),
+        Delivery::Exact(change) => (&change.object, change.kind == yurt_collection::ChangeKind::Deleted),
         Delivery::Current { object, .. } => (object, false),
         Delivery::Gone(object) => (object, true),
         Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return,

@@ -80,7 +80,8 @@ impl Running {
     }
 
     fn names(&self) -> Vec<String> {
-        let names = |held: &yurt_storage::Collection| held.objects().map(|object| object.name().to_owned()).collect();
+        let names =
+            |held: &yurt_collection::Collection| held.objects().map(|object| object.name().to_owned()).collect();
         self.config_maps.read(names)
     }
 

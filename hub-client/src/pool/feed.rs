@@ -20,11 +20,11 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_collection::{ChangeKind, Collection, Delivery, Expired, History, Reader, Snapshot};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
-use yurt_storage::collection::{ChangeKind, Delivery, Expired, History, Reader, Snapshot};
-use yurt_storage::{Collection, Replica};
+use yurt_storage::Replica;
 
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;

@@ -497,7 +497,7 @@ mod tests {
         for generation in [0, 7] {
             let object = Object::parse(web.as_slice().into(), kind).unwrap();
             let began = ResourceVersion(10 + generation);
-            let restart = |held: &mut yurt_storage::Collection| held.restart(generation, vec![object], began);
+            let restart = |held: &mut yurt_collection::Collection| held.restart(generation, vec![object], began);
             services.collection().update(restart);
             for expected in [429, 200] {
                 for path in [

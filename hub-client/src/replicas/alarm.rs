@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
+use yurt_collection::Collection;
 use yurt_runtime::Clock;
-use yurt_storage::Collection;
 
 use super::PoolData;
 use super::source::Source;

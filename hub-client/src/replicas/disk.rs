@@ -221,7 +221,8 @@ mod tests {
 
     fn held(opened: &Opened) -> Vec<String> {
         let services = opened.replicas.named("services").unwrap();
-        let names = |held: &yurt_storage::Collection| held.objects().map(|object| object.name().to_owned()).collect();
+        let names =
+            |held: &yurt_collection::Collection| held.objects().map(|object| object.name().to_owned()).collect();
         services.collection().read(names)
     }
 

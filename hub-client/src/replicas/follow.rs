@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use yurt_collection::Collection;
 use yurt_runtime::TaskGroup;
-use yurt_storage::{Collection, Replica};
+use yurt_storage::Replica;
 
 use super::detour::{Begin, Detour, Wanted};
 use super::source::Source;

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use serde_json::json;
 use yurt_apimachinery::{Object, ResourceVersion};
-use yurt_storage::Collection;
+use yurt_collection::Collection;
 
 pub use yurt_storage::members::{COLLECTION, kind, names};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use yurt_storage::Collection;
+use yurt_collection::Collection;
 
 use super::members::{COLLECTION, names};
 use super::nodepool::{VERSIONS, nodes_of};

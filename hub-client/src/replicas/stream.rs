@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_collection::generation::GENERATION_END;
+use yurt_collection::{Collection, WriteError};
 use yurt_runtime::http::Decoded;
 use yurt_runtime::http::client::HttpClient;
-use yurt_storage::collection::WriteError;
-use yurt_storage::generation::GENERATION_END;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
-use yurt_storage::{Collection, NotApplied, Replica};
+use yurt_storage::{NotApplied, Replica};
 
 pub(super) use answer::{ended_by, generation_of, read_all, read_checked};
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
-use yurt_storage::generation;
+use yurt_collection::generation;
 
 /// Returns the generation after `last`. After the last step the numbers begin again: a hub only compares generations for equality.
 #[must_use]

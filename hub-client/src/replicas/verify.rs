@@ -12,8 +12,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
+use yurt_collection::Collection;
 use yurt_runtime::Clock;
-use yurt_storage::{Collection, Replica};
+use yurt_storage::Replica;
 
 use super::alarm::{Alarm, Finding, trouble};
 use super::listing::escaped;

@@ -4,6 +4,8 @@
 pub(super) struct Area {
     pub(super) name: &'static str,
     pub(super) package: &'static str,
+    /// Packages with tests of these files.
+    pub(super) tested_by: &'static [&'static str],
     /// Paths and globs from the root of the repository.
     pub(super) files: &'static [&'static str],
     /// Arguments of `cargo test`.
@@ -18,11 +20,9 @@ const TESTS: &[&str] = &["--lib", "--tests"];
 pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "collection",
-        package: "yurt-storage",
-        files: &[
-            "crates/storage/src/collection.rs",
-            "crates/storage/src/collection/**/*.rs",
-        ],
+        package: "yurt-collection",
+        tested_by: &["yurt-collection", "yurt-storage"],
+        files: &["crates/collection/src/**/*.rs"],
         // Tests of the disk take a minute, and test the layer below.
         tests: &["--lib", "--test", "lists", "--test", "watches", "--test", "serve"],
         needs_etcd: false,
@@ -30,6 +30,7 @@ pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "replica",
         package: "yurt-storage",
+        tested_by: &["yurt-storage"],
         files: &["crates/storage/src/replica.rs", "crates/storage/src/replica/**/*.rs"],
         tests: TESTS,
         needs_etcd: false,
@@ -37,6 +38,7 @@ pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "embedded",
         package: "yurt-storage",
+        tested_by: &["yurt-storage"],
         files: &["crates/storage/src/embedded.rs", "crates/storage/src/embedded/**/*.rs"],
         tests: TESTS,
         needs_etcd: false,
@@ -44,6 +46,7 @@ pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "etcd3",
         package: "yurt-storage",
+        tested_by: &["yurt-storage"],
         files: &["crates/storage/src/etcd3.rs", "crates/storage/src/etcd3/**/*.rs"],
         tests: &[
             "--lib",
@@ -59,6 +62,7 @@ pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "feed",
         package: "yurt-coordinator",
+        tested_by: &["yurt-coordinator"],
         files: &["coordinator/src/feed.rs", "coordinator/src/feed/**/*.rs"],
         tests: TESTS,
         needs_etcd: false,
@@ -66,6 +70,7 @@ pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "leases",
         package: "yurt-coordinator",
+        tested_by: &["yurt-coordinator"],
         files: &[
             "coordinator/src/registry/leases.rs",
             "coordinator/src/registry/leases/**/*.rs",
@@ -76,6 +81,7 @@ pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "pool",
         package: "yurt-hub-client",
+        tested_by: &["yurt-hub-client"],
         files: &["hub-client/src/pool/**/*.rs"],
         tests: TESTS,
         needs_etcd: false,
@@ -83,6 +89,7 @@ pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "replicas",
         package: "yurt-hub-client",
+        tested_by: &["yurt-hub-client"],
         files: &["hub-client/src/replicas.rs", "hub-client/src/replicas/**/*.rs"],
         tests: TESTS,
         needs_etcd: false,
@@ -130,9 +137,9 @@ mod tests {
             let areas = AREAS.iter().filter(|area| area.has(file));
             areas.map(|area| area.name).collect::<Vec<_>>()
         };
-        assert_eq!(of("crates/storage/src/collection.rs"), ["collection"]);
-        assert_eq!(of("crates/storage/src/collection/timeline.rs"), ["collection"]);
+        assert_eq!(of("crates/collection/src/lib.rs"), ["collection"]);
+        assert_eq!(of("crates/storage/src/replica/pooled.rs"), ["replica"]);
         assert_eq!(of("hub-client/src/replicas/source.rs"), ["replicas"]);
-        assert!(of("crates/storage/src/collections.rs").is_empty());
+        assert!(of("crates/collections/src/lib.rs").is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! The dependencies between our crates are the ones in the table, and every crate has a row.
 //!
-//! `apimachinery ← runtime ← storage ← {coordinator, hub-client}`; the programs never import each other, they
+//! `apimachinery ← {collection, runtime} ← storage ← {coordinator, hub-client}`; the programs never import each other, they
 //! communicate over HTTP only. A new row or arrow is a decision about the architecture: it needs an ADR.
 
 use anyhow::{Context, Result};
@@ -15,7 +15,7 @@ struct Row {
     tests_may_use: &'static [&'static str],
 }
 
-const CRATES: &[&str] = &["yurt-apimachinery", "yurt-runtime", "yurt-storage"];
+const CRATES: &[&str] = &["yurt-apimachinery", "yurt-collection", "yurt-runtime", "yurt-storage"];
 const FIXTURES: &[&str] = &["yurt-test-support"];
 
 const TABLE: &[Row] = &[
@@ -25,13 +25,18 @@ const TABLE: &[Row] = &[
         tests_may_use: FIXTURES,
     },
     Row {
+        package: "yurt-collection",
+        may_use: &["yurt-apimachinery"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
         package: "yurt-runtime",
         may_use: &["yurt-apimachinery"],
         tests_may_use: FIXTURES,
     },
     Row {
         package: "yurt-storage",
-        may_use: &["yurt-apimachinery", "yurt-runtime"],
+        may_use: &["yurt-apimachinery", "yurt-collection", "yurt-runtime"],
         tests_may_use: FIXTURES,
     },
     Row {
@@ -60,6 +65,7 @@ const TABLE: &[Row] = &[
         package: "yurt-chaos-tests",
         may_use: &[
             "yurt-apimachinery",
+            "yurt-collection",
             "yurt-runtime",
             "yurt-storage",
             "yurt-coordinator",

@@ -2,8 +2,7 @@
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_chaos_validate::history::{History, Seen};
-use yurt_storage::Collection;
-use yurt_storage::collection::{ChangeKind, Delivery, Reader, Resumption};
+use yurt_collection::{ChangeKind, Collection, Delivery, Reader, Resumption};
 
 use super::Mutation;
 use super::cloud::mark;

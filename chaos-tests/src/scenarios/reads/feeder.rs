@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use yurt_apimachinery::ResourceVersion;
+use yurt_collection::{Collection, Delivery, Reader};
 use yurt_coordinator::simulation::Pool;
 use yurt_hub_client::pool::feed::as_events;
 use yurt_hub_client::pool::feed::way::{Place, Way};
 use yurt_hub_client::pool::feed::wire::{self, Envelope};
 use yurt_hub_client::replicas::timeline::next_generation;
-use yurt_storage::Collection;
-use yurt_storage::collection::{Delivery, Reader};
 
 use super::Mutation;
 use super::hub::Hub;
@@ -237,11 +236,7 @@ impl Feeder {
 }
 
 /// Returns the next deliveries, and whether they are one step, which is then complete.
-fn read(
-    reader: &mut Reader,
-    held: &Collection,
-    max: usize,
-) -> Result<(Vec<Delivery>, bool), yurt_storage::collection::Expired> {
+fn read(reader: &mut Reader, held: &Collection, max: usize) -> Result<(Vec<Delivery>, bool), yurt_collection::Expired> {
     let mut deliveries = held.read(reader, max)?;
     let step = matches!(deliveries.first(), Some(Delivery::DiffBegin(_)));
     while step && !matches!(deliveries.last(), Some(Delivery::DiffEnd { .. })) {

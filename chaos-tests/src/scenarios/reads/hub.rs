@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_collection::{ChangeKind, Collection, Delivery, Expired, Limits, Reader, Recovered};
 use yurt_coordinator::simulation::Pool;
 use yurt_hub_client::replicas::detour::{Begin, Detour, Wanted};
 use yurt_hub_client::replicas::source;
 use yurt_hub_client::replicas::timeline::next_generation;
-use yurt_storage::Collection;
-use yurt_storage::collection::{ChangeKind, Delivery, Expired, Limits, Reader, Recovered};
 
 use super::cloud::Cloud;
 use super::{Mutation, Setting};

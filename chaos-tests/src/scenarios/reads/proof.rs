@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::ResourceVersion;
+use yurt_collection::Collection;
 use yurt_hub_client::replicas::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
-use yurt_storage::Collection;
 
 use super::Mutation;
 use super::cloud::Cloud;

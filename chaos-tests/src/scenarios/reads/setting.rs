@@ -1,6 +1,6 @@
 //! Settings of the simulated reads, and the mutations: rules left out that a check must catch.
 
-use yurt_storage::collection::Limits;
+use yurt_collection::Limits;
 
 /// Bytes of one message of the feed: few, so that there are several messages.
 const MESSAGE: usize = 900;

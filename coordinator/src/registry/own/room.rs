@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use yurt_apimachinery::Status;
-use yurt_storage::{Cacher, Collection};
+use yurt_collection::Collection;
+use yurt_storage::Cacher;
 
 use super::shares::{self, Counted, Shares};
 use super::{Intent, OwnStore, Write};

@@ -8,9 +8,9 @@ use serde_json::Value;
 use yurt_apimachinery::kind::NameRule;
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_collection::{Collection, Recovered};
 
 use super::{Cacher, Collections};
-use crate::collection::{Collection, Recovered};
 use crate::shared::SharedCollection;
 
 /// Placeholder for the kind of a collection until it is declared, in namespaces or not.
@@ -166,10 +166,10 @@ fn state_as(name: &str, held: &Collection, kind: &ResourceKind) -> Result<Recove
 mod tests {
     use serde_json::json;
     use yurt_apimachinery::definition;
+    use yurt_collection::Reader;
 
     use super::*;
     use crate::backend::{Committed, Loaded, Sink as _, Stored};
-    use crate::collection::Reader;
 
     fn kind(version: &str, scope: &str, field: &str) -> &'static ResourceKind {
         let manifest = json!({
@@ -259,7 +259,7 @@ mod tests {
         assert!(!old.read(Collection::is_complete) && read_to_the_end(&old, reader).is_err());
     }
 
-    fn read_to_the_end(shared: &SharedCollection, mut reader: Reader) -> Result<(), crate::collection::Expired> {
+    fn read_to_the_end(shared: &SharedCollection, mut reader: Reader) -> Result<(), yurt_collection::Expired> {
         shared.read(|held| held.read(&mut reader, 10)).map(drop)
     }
 

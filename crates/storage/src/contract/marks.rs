@@ -8,10 +8,10 @@ use futures_util::future::BoxFuture;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_collection::{Collection, Resumption};
 
 use super::Harness;
 use crate::backend::{Committed, Loaded, Op, Sink, Storage, StorageError};
-use crate::collection::{Collection, Resumption};
 use crate::replica::{Replica, Replicas};
 
 const NAME: &str = "services";

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{ReadTransaction, WriteTransaction};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
 use super::disk::Disk;
 use super::tables::{
     REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
 use crate::backend::StorageError;
-use crate::collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
 /// Meta data that a commit stores of a collection, in addition to its objects.
 #[derive(Clone, Debug)]
@@ -338,11 +338,11 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
 #[cfg(test)]
 mod tests {
     use yurt_apimachinery::kind::find_kind;
+    use yurt_collection::ahead_of;
     use yurt_runtime::Clock;
     use yurt_test_support::TestDir;
 
     use super::*;
-    use crate::collection::ahead_of;
 
     #[test]
     fn file_of_a_program_without_marks_is_read() {

@@ -30,10 +30,10 @@ use folders::RefusedSize;
 use gained::{Gained, apply_all, apply_step, is_ahead};
 use pointer::Pointer;
 use rows::{check, delete, is_of, pointer_key, put, rows_of, small_ops, split, whole};
+use yurt_collection::{Collection, Dirty, Recovered};
 
 use super::{ByName, Committing, Durable, Replica};
 use crate::backend::{Committed, Expect, Loaded, Op, Storage, StorageError, TXN_OPS_MAX};
-use crate::collection::{Collection, Dirty, Recovered};
 use crate::embedded::replicas::Meta;
 
 /// Prefix of every key of a replica. `~` separates it from the collections of own objects.

@@ -7,9 +7,9 @@
 use yurt_apimachinery::list::ListMeta;
 use yurt_apimachinery::options::{ContinueToken, ResourceVersionMatch};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
+use yurt_collection::{Collection, Expired, KeyRange};
 
 use super::{Selection, View, WAIT_FOR_RV};
-use crate::collection::{Collection, Expired, KeyRange};
 use crate::shared::SharedCollection;
 
 /// Objects of a list with its metadata.

@@ -12,10 +12,10 @@ use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_collection::{Change, ChangeKind, Delivery};
 use yurt_runtime::Clock;
 
 use super::Selection;
-use crate::collection::{Change, ChangeKind, Delivery};
 
 /// A client's view of single objects: a function of the object and of the inputs named by [`View::inputs`].
 pub trait View: Send + Sync {

@@ -23,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::watch::{EventType, INITIAL_EVENTS_END};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Space, Status};
+use yurt_collection::{Collection, Delivery, Expired, KeyRange, Reader, Resumption};
 use yurt_runtime::Clock;
 use yurt_runtime::tasks::cancelled;
 
 use super::list::{check_space, not_ready, reach};
 use super::view::Lens;
 use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, Selection, View};
-use crate::collection::{Collection, Delivery, Expired, KeyRange, Reader, Resumption};
 use crate::shared::{Changes, SharedCollection};
 
 mod bookmarks;

@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
+use yurt_collection::Collection;
 use yurt_runtime::{Clock, FakeClock, UnixTime};
 use yurt_storage::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, Medium};
-use yurt_storage::{Collection, Embedded, OnlyWriter as _, Replicas, Storage, StorageError};
+use yurt_storage::{Embedded, OnlyWriter as _, Replicas, Storage, StorageError};
 
 use crate::medium::{Lent, Tape};
 use crate::random::Random;

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::watch::EventType;
+use yurt_collection::Collection;
 use yurt_runtime::Clock;
 use yurt_storage::backend::Durability;
 use yurt_storage::embedded::DiskStats;
 use yurt_storage::replica::POSITIONS_EVERY;
-use yurt_storage::{Collection, OnlyWriter as _, Storage as _};
+use yurt_storage::{OnlyWriter as _, Storage as _};
 
 use crate::history::{Life, config_map, node_lease, put, service};
 use crate::medium::Tape;

@@ -8,10 +8,11 @@ use parking_lot::Mutex;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
+use yurt_collection::Collection;
 use yurt_runtime::TaskGroup;
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::etcd3::Config;
-use yurt_storage::{Collection, Etcd, OnlyWriter as _, Replicas, Storage, StorageError};
+use yurt_storage::{Etcd, OnlyWriter as _, Replicas, Storage, StorageError};
 use yurt_test_support::etcd::EtcdMember;
 
 use super::support::config;

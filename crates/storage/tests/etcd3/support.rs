@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::FutureExt as _;
 use yurt_apimachinery::kind::builtin_kinds;
 use yurt_apimachinery::{ResourceVersion, Space};
+use yurt_collection::Delivery;
 use yurt_runtime::TaskGroup;
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::etcd3::{Config, MAX_REQUEST_BYTES};
-use yurt_storage::{Cacher, Delivery, Etcd, SharedCollection, Storage as _, StorageError};
+use yurt_storage::{Cacher, Etcd, SharedCollection, Storage as _, StorageError};
 use yurt_test_support::etcd::EtcdMember;
 
 /// One process' view of the store. Its tasks end when it is dropped.

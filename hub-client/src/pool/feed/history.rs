@@ -1,7 +1,7 @@
 //! Generations that the leader begins: the coordinator's history differs from the cloud's.
 
 use yurt_apimachinery::ResourceVersion;
-use yurt_storage::generation;
+use yurt_collection::generation;
 
 use super::Feeder;
 use super::way::Place;

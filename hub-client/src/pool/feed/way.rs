@@ -9,8 +9,7 @@
 //! coordinator until it leads, and a coordinator that is ahead is part of the proof.
 
 use yurt_apimachinery::ResourceVersion;
-
-use yurt_storage::generation;
+use yurt_collection::generation;
 
 /// State of a collection, at the coordinator or at this hub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use serde_json::{Value, json};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
-use yurt_storage::collection::History;
+use yurt_collection::History;
 
 /// Version of the feed's calls that this hub speaks; every call carries it.
 pub const VERSION: u64 = 1;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_collection::{Collection, Delivery, RangeTombstone, Recovered};
 
 use super::pointer::Pointer;
-use crate::collection::{Collection, Delivery, RangeTombstone, Recovered};
 
 /// New rows of a folder.
 #[derive(Default)]

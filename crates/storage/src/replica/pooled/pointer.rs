@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::ResourceVersion;
+use yurt_collection::{Gap, ahead_of};
 
 use crate::backend::StorageError;
-use crate::collection::{Gap, ahead_of};
 use crate::embedded::replicas::Meta;
 
 /// Record that names the valid folder and its state.
@@ -25,7 +25,7 @@ pub(super) struct Pointer {
     /// Stretches that lists jumped over.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) gaps: Vec<Gap>,
-    /// See [`Collection::high`](crate::collection::Collection::high).
+    /// See [`Collection::high`](yurt_collection::Collection::high).
     #[serde(default)]
     pub(super) high: ResourceVersion,
     /// RV up to which coordinators may serve until the next commit.

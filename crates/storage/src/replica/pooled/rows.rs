@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use yurt_apimachinery::{Object, ObjectKey};
+use yurt_collection::{Collection, Dirty, RangeTombstone};
 
 use super::PREFIX;
 use crate::backend::{Action, Durability, Expect, Op};
-use crate::collection::{Collection, Dirty, RangeTombstone};
 
 /// A row of a folder: its key within the folder and its value; `None` deletes.
 pub(super) type Row = (String, Option<Bytes>);

@@ -5,10 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 use yurt_apimachinery::ResourceVersion;
+use yurt_collection::Reader;
 
 use super::super::ANNOTATION_STALE;
 use super::{Pending, Phase, Watch};
-use crate::collection::Reader;
 
 /// Bookmark interval for ordinary clients.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);

@@ -64,7 +64,9 @@ pub enum Step {
 // === impl Change ===
 
 impl Change {
-    pub(crate) fn new(kind: ChangeKind, object: Object, previous: Option<Object>, is_conflated: bool) -> Arc<Self> {
+    /// A change to `object`. `previous` is the state before; `is_conflated` says that states between may be missing.
+    #[must_use]
+    pub fn new(kind: ChangeKind, object: Object, previous: Option<Object>, is_conflated: bool) -> Arc<Self> {
         Arc::new(Self {
             kind,
             object,

@@ -19,8 +19,13 @@
 //!   missing because the source meant to send a later one.
 //! * A reader that may start at X sees the last state of every key changed after X. It also sees every deletion after
 //!   X, including those of objects that only this reader knows.
+//!
+//! In reading order: `write` (events, lists, recovery), `log` (the tail), `reader` (resume and catch-up), `past` (pages
+//! of one version), `history` (tombstones, gaps, limits), `timeline` and [`generation`] (a cloud with another history),
+//! `mark` (the bound of what is served), `dirty` and `touched` (records for a store and for waiting readers).
 
 mod dirty;
+pub mod generation;
 mod history;
 mod log;
 mod mark;
@@ -40,7 +45,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 pub use dirty::Dirty;
 pub use history::{Gap, History, Limits, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
-pub(crate) use mark::ahead_of;
+pub use mark::ahead_of;
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
 pub use timeline::{Contradiction, Resumption};

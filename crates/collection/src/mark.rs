@@ -16,7 +16,8 @@ const AHEAD_SHIFT: u32 = 18;
 
 /// Mark to store with a commit at `position`. Commits are at most a minute apart while they succeed, so a source rarely
 /// waits for one.
-pub(crate) fn ahead_of(position: ResourceVersion) -> ResourceVersion {
+#[must_use]
+pub fn ahead_of(position: ResourceVersion) -> ResourceVersion {
     let distance = AHEAD_MIN.max(position.0 >> AHEAD_SHIFT);
     ResourceVersion(position.0.saturating_add(distance))
 }
@@ -58,7 +59,7 @@ impl Collection {
 
     /// As [`Self::mark_stored`], for a store that other processes serve from: they may have served everything up to
     /// `mark`.
-    pub(crate) fn mark_shared(&mut self, generation: u64, mark: ResourceVersion) {
+    pub fn mark_shared(&mut self, generation: u64, mark: ResourceVersion) {
         if generation == self.generation {
             self.mark_stored(generation, mark);
             self.served_to = self.served_to.max(mark);
