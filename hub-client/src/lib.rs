@@ -1,23 +1,23 @@
 //! YurtHub: the node's proxy to the cloud and to its NodePool, the owner of the node's replicas, and a candidate for leader.
 //!
 //! Reading order: [`config`] → [`proxy`] (path of a request) → [`replicas`] (source of the data) → [`filter`] (view of a local client) →
-//! [`pool`] (election, feed, heartbeats) → [`upstream`] (connections). The wiring is in [`Hub::start`] and `parts.rs`.
+//! [`pool`] (election, feed, heartbeats) → [`upstream`] (connections). The wiring is in [`Hub::start`] and `wiring.rs`.
 
 pub mod config;
-pub mod dummy;
+pub mod dummy_interface;
 pub mod failpoints;
+pub mod failures;
 pub mod filter;
+pub mod health;
+mod listeners;
 pub mod metrics;
-mod parts;
 pub mod pool;
-mod ports;
 pub mod preflight;
 pub mod proxy;
-pub mod random;
 pub mod replicas;
-mod report;
-pub mod troubles;
+mod status;
 pub mod upstream;
+mod wiring;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use config::Config;
 use metrics::Metrics;
-use parts::Parts;
 use preflight::PreflightError;
 use proxy::caller::token::{self, NodeToken};
 use replicas::PoolData;
 use replicas::disk::{self, DiskError};
 use upstream::{UpstreamError, Upstreams};
+use wiring::Wiring;
 
 /// Maximum time for clients to finish at a stop.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -111,7 +111,7 @@ impl Hub {
         let upstreams = load_pair(|| Upstreams::new(&config, &tasks), UpstreamError::is_mismatch).await?;
         make_folder("root-dir", &config.root_dir)?;
         let admin = Server::bind_or_take(config.admin_addr, "--bind-address, --serve-port", &mut inherited).await?;
-        let (plain, secure) = ports::main(&config, &mut inherited).await?;
+        let (plain, secure) = listeners::main(&config, &mut inherited).await?;
         if !config.cache_dir.join(disk::FILE).exists() {
             preflight::check(&config, &upstreams).await?;
         }
@@ -128,21 +128,21 @@ impl Hub {
             clock.clone(),
         )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
-        let mut proxies = vec![plain, ports::encrypted(&config, &upstreams, secure)?];
-        proxies.extend(ports::dummy(&mut config, &upstreams, &mut inherited).await?);
+        let mut proxies = vec![plain, listeners::encrypted(&config, &upstreams, secure)?];
+        proxies.extend(listeners::dummy(&mut config, &upstreams, &mut inherited).await?);
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
-        let (limits, connections) = (ports::limits(), metrics.connections.clone());
-        let parts = Parts::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
+        let (limits, connections) = (listeners::limits(), metrics.connections.clone());
+        let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
-        parts.start_probes();
-        parts.start_replicas();
-        parts.start_election(&election_tasks)?;
+        wiring.start_probes();
+        wiring.start_replicas();
+        wiring.start_election(&election_tasks)?;
         let readiness = Readiness::new();
-        let heartbeat = parts.heartbeat();
-        parts.start_reporting(&heartbeat);
-        let proxy = Arc::new(parts.proxy(heartbeat.clone(), token, end_watches.clone()));
+        let heartbeat = wiring.heartbeat();
+        wiring.start_reporting(&heartbeat);
+        let proxy = Arc::new(wiring.proxy(heartbeat.clone(), token, end_watches.clone()));
         let answer = handler(move |request, peer| {
             let proxy = proxy.clone();
             async move { proxy.handle(request, peer).await }
@@ -160,7 +160,7 @@ impl Hub {
         serving.push(
             admin
                 .with_limits(limits)
-                .serve(&tasks, parts.admin(readiness.clone(), heartbeat)),
+                .serve(&tasks, wiring.admin(readiness.clone(), heartbeat)),
         );
         readiness.check("serving").set(true);
         Ok(Self {
@@ -190,7 +190,7 @@ impl Hub {
         let drained = futures_util::future::join_all(self.serving.iter().map(|serving| serving.shutdown(DRAIN)));
         let _ = tokio::join!(released, drained);
         let _ = self.tasks.shutdown(STOP).await;
-        self.data.drafts().save().await;
+        self.data.partial_lists().save().await;
         if let Err(error) = self.data.replicas().persist(None).await {
             tracing::warn!(%error, "Failed to store the replicas; the next start fetches them again");
         }

@@ -47,7 +47,7 @@ pub struct Metrics {
     /// 1 while the cloud does not acknowledge this node's heartbeats.
     pub cut_off: IntGauge,
     /// Number of current failures; `/debug/state.json` has their reasons.
-    pub troubles: IntGauge,
+    pub failures: IntGauge,
     /// Requests in flight, without watches.
     pub in_flight: IntGauge,
     /// Requests rejected because of the limit of concurrent requests.
@@ -101,7 +101,7 @@ impl Metrics {
                 &["name"],
             )?,
             cut_off: gauge("cut_off", "1 while this node's heartbeats fail at the cloud")?,
-            troubles: gauge(
+            failures: gauge(
                 "troubles",
                 "Current failures; /debug/state.json lists them with reasons",
             )?,
@@ -126,7 +126,7 @@ impl Metrics {
         registry.register(Box::new(metrics.elections_won.clone()))?;
         registry.register(Box::new(metrics.leads.clone()))?;
         registry.register(Box::new(metrics.cut_off.clone()))?;
-        registry.register(Box::new(metrics.troubles.clone()))?;
+        registry.register(Box::new(metrics.failures.clone()))?;
         registry.register(Box::new(metrics.in_flight.clone()))?;
         registry.register(Box::new(metrics.rejected.clone()))?;
         Ok(metrics)

@@ -33,7 +33,7 @@ use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
 use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until};
 
 use crate::metrics::Metrics;
-use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
+use crate::pool::heartbeat::node_lease::{NAMESPACE, OwnHeartbeat};
 use crate::pool::heartbeat::relaying;
 use body::{Late, Timed};
 use caller::{Caller, Callers, Credential};

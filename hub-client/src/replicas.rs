@@ -1,13 +1,13 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
-//! [`source`] (pure) chooses the source of a replica. [`follow`] keeps one stream per replica open and switches sources
-//! without a gap. [`detour`] (pure) decides how to resume when a source cannot. [`stream`] speaks list and watch. [`draft`]
-//! (pure) is a partial list; [`drafts`] keeps it across broken connections, and `listing` fetches it. [`members`] is the
+//! [`source`] (pure) chooses the source of a replica. [`follower`] keeps one stream per replica open and switches sources
+//! without a gap. [`detour`] (pure) decides how to resume when a source cannot. [`reflector`] speaks list and watch. [`draft`]
+//! (pure) is a partial list; [`partial_list_store`] keeps it across broken connections, and `listing` fetches it. [`members`] is the
 //! pool's membership (`nodepool` when the cloud has NodePools). [`scope`] adds resources to [`POOL_SCOPE`]. [`budget`] bounds
 //! the bytes of all replicas. [`disk`] opens the durable copy; [`origin`] records its pool and cluster. [`verify`] compares
 //! samples of the coordinator's data with the cloud, [`truth`] (pure) judges them, [`alarm`] reacts to forgeries, and [`distrust`] records them.
-//! [`reports`] tells the pool, and checks what others report; [`warnings`] (pure) decides what is checked when.
-//! [`ahead`] abandons a replica that is ahead of the leader's; [`lag`] detects one that is behind. [`proof`] asks the cloud
+//! [`warnings`] (pure) decides when a report of another member is checked.
+//! [`ahead`] abandons a replica that is ahead of the leader's; [`lag`] detects one that is behind. [`history_check`] asks the cloud
 //! whether it still has the history of the replicas; [`timeline`] (pure) decides that.
 
 pub mod ahead;
@@ -18,21 +18,19 @@ pub mod detour;
 pub mod disk;
 pub mod distrust;
 pub mod draft;
-pub mod drafts;
-pub mod follow;
+pub mod follower;
+pub mod history_check;
 pub mod lag;
 mod listing;
 pub mod members;
 mod nodepool;
 pub mod origin;
-pub mod proof;
+pub mod partial_list_store;
 pub(crate) mod questions;
-pub mod reports;
+pub mod reflector;
 mod roster;
 pub mod scope;
 pub mod source;
-pub mod steer;
-pub mod stream;
 pub mod timeline;
 pub mod truth;
 pub mod verify;
@@ -55,13 +53,13 @@ use yurt_storage::{Replica, Replicas};
 
 use disk::{DiskError, Opened};
 use distrust::Distrust;
-use drafts::Drafts;
+use history_check::HistoryState;
 use origin::Origin;
-use proof::Timeline;
+use partial_list_store::PartialListStore;
 use scope::Scope;
 use source::Source;
 
-use crate::troubles::Troubles;
+use crate::failures::Failures;
 
 /// Resources every pool shares, by collection name.
 pub const POOL_SCOPE: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
@@ -93,7 +91,7 @@ pub struct SourceState {
 /// All replicas of the hub and the state of their sources.
 pub struct PoolData {
     replicas: Replicas,
-    drafts: Drafts,
+    partial_lists: PartialListStore,
     scope: Scope,
     states: Mutex<BTreeMap<String, SourceState>>,
     /// Names of the pool's members as last read, cached so that filters need not gather them per object.
@@ -107,9 +105,9 @@ pub struct PoolData {
     is_foreign: CancellationToken,
     /// Pool whose members were dropped at the start.
     other_pool: Option<String>,
-    timeline: Timeline,
+    history: HistoryState,
     distrust: Distrust,
-    troubles: Troubles,
+    failures: Failures,
     /// Maximum bytes of all replicas together.
     max_bytes: usize,
     clock: Clock,
@@ -147,28 +145,28 @@ impl PoolData {
             replicas,
             store,
             origin,
-            trouble,
+            failure,
             other_pool,
             oversized,
         } = disk::open(folder, pool, (&kinds, max_bytes), &|file| {
             Disk::open(file, clock.clone())
         })?;
-        let troubles = Troubles::new(clock.clone());
+        let failures = Failures::new(clock.clone());
         let mut states = BTreeMap::new();
         for (name, why) in oversized {
-            troubles.refused(&budget::trouble(&name), &why);
+            failures.refused(&budget::failure(&name), &why);
             let dropped = SourceState {
                 oversized: (1, 1),
                 ..SourceState::unknown(clock.boot())
             };
             states.insert(name, dropped);
         }
-        if let Some(why) = trouble {
-            troubles.unanswered(disk::COPY, &why);
+        if let Some(why) = failure {
+            failures.unanswered(disk::COPY, &why);
         }
         Ok(Self {
             replicas,
-            drafts: Drafts::new(store),
+            partial_lists: PartialListStore::new(store),
             scope,
             states: Mutex::new(states),
             members: Mutex::default(),
@@ -178,9 +176,9 @@ impl PoolData {
             origin,
             is_foreign: CancellationToken::new(),
             other_pool,
-            timeline: Timeline::default(),
+            history: HistoryState::default(),
             distrust: Distrust::default(),
-            troubles,
+            failures,
             max_bytes,
             clock,
         })
@@ -188,7 +186,7 @@ impl PoolData {
 
     /// Logs the state in which the durable copy was found.
     pub fn log_opening(&self) {
-        if let Some(why) = self.troubles.why(disk::COPY) {
+        if let Some(why) = self.failures.why(disk::COPY) {
             tracing::error!(why, "The durable copy could not be opened unchanged");
         }
         if let Some(former) = &self.other_pool {
@@ -228,8 +226,8 @@ impl PoolData {
 
     /// State of the check that the cloud still has the replicas' history.
     #[must_use]
-    pub fn timeline(&self) -> &Timeline {
-        &self.timeline
+    pub fn history(&self) -> &HistoryState {
+        &self.history
     }
 
     /// Collections in which the coordinator's data was forged.
@@ -240,14 +238,14 @@ impl PoolData {
 
     /// Current failures of the replicas and of the components that share them.
     #[must_use]
-    pub fn troubles(&self) -> &Troubles {
-        &self.troubles
+    pub fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     /// Partial lists.
     #[must_use]
-    pub fn drafts(&self) -> &Drafts {
-        &self.drafts
+    pub fn partial_lists(&self) -> &PartialListStore {
+        &self.partial_lists
     }
 
     /// The replica that answers for `group`/`resource`, if it is pool-scope.
@@ -314,7 +312,7 @@ impl PoolData {
 
     /// Records that replica `name` rejected an update because of its size. Returns the number of rejections in a row.
     pub fn does_not_fit(&self, name: &str, why: &budget::Oversized) -> u32 {
-        self.troubles.refused(&budget::trouble(name), &why.to_string());
+        self.failures.refused(&budget::failure(name), &why.to_string());
         let now = self.clock.boot();
         let mut states = self.states.lock();
         let state = states.entry(name.to_owned()).or_insert(SourceState::unknown(now));
@@ -331,7 +329,7 @@ impl PoolData {
             .get_mut(name)
             .map(|state| std::mem::take(&mut state.oversized.1));
         if did_not.is_some_and(|row| row > 0) {
-            self.troubles.works(&budget::trouble(name));
+            self.failures.works(&budget::failure(name));
         }
     }
 
@@ -398,7 +396,7 @@ impl PoolData {
             });
             described.insert(name.to_owned(), value);
             described[name]["fresh"] = self.is_fresh(name).into();
-            if let Some((objects, bytes, stuck)) = self.drafts.progress(name) {
+            if let Some((objects, bytes, stuck)) = self.partial_lists.progress(name) {
                 described[name]["listing"] = json!({ "objects": objects, "bytes": bytes, "stuck": stuck });
             }
         }

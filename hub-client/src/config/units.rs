@@ -10,7 +10,7 @@ use yurt_runtime::tls::PemSource;
 use yurt_test_support::TestDir;
 
 use super::{Config, Flags, Proof};
-use crate::ports::OWN_CA;
+use crate::listeners::OWN_CA;
 use crate::proxy::caller::token;
 
 /// Path of the program in the service.

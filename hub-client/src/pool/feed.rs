@@ -26,10 +26,9 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
 use yurt_storage::Replica;
 
+use crate::health::pool_status;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
-use crate::pool::probe::pool_status;
-use crate::random::random;
 use crate::replicas::{PoolData, members};
 use crate::upstream::{Cloud, in_words, retry_after};
 use progress::FeedProgress;
@@ -122,7 +121,7 @@ enum Interrupted {
 
 impl Drop for Feeder {
     fn drop(&mut self) {
-        self.data.troubles().forget(&self.what());
+        self.data.failures().forget(&self.what());
     }
 }
 
@@ -160,12 +159,12 @@ impl Feeder {
                 }
                 Interrupted::Refused(why, after) => {
                     snapshot = false;
-                    self.data.troubles().refused(&self.what(), &why);
+                    self.data.failures().refused(&self.what(), &why);
                     tokio::time::sleep(after.unwrap_or(REFUSED_PAUSE.0).clamp(REFUSED_PAUSE.0, REFUSED_PAUSE.1)).await;
                 }
                 Interrupted::NotMember(why) => {
                     snapshot = false;
-                    self.data.troubles().refused(&self.what(), &why);
+                    self.data.failures().refused(&self.what(), &why);
                     // Labels that are set one after the other make this node a member a moment later.
                     if std::mem::replace(&mut is_refused, true) {
                         self.leadership.not_a_member();
@@ -175,7 +174,7 @@ impl Feeder {
                 Interrupted::TooLarge { why, key } => {
                     // Events would carry the object's earlier states, even if the object is small again.
                     snapshot = true;
-                    self.data.troubles().refused(&self.what(), &why);
+                    self.data.failures().refused(&self.what(), &why);
                     self.another_state_of(&key).await;
                 }
                 Interrupted::Reopen(why) => {
@@ -213,8 +212,8 @@ impl Feeder {
     /// Same as [`Self::open`], for a coordinator that is at `there`.
     async fn open_at(&self, there: Place, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
         let here = self.here();
-        let proven = self.data.timeline().holds(self.replica.name(), here.generation);
-        match Way::of(there, here, proven, random()) {
+        let proven = self.data.history().holds(self.replica.name(), here.generation);
+        match Way::of(there, here, proven, fastrand::u64(..)) {
             Way::AwaitProof => Err(Interrupted::Reopen(
                 "no proof yet that the replica has the present cloud's history".into(),
             )),
@@ -302,7 +301,7 @@ impl Feeder {
             }
             for (batch, up_to) in batches {
                 // If no answer comes, the coordinator's position shows whether it accepted the batch.
-                if let Err(interrupted) = self.insist(generation, fed, (&batch, up_to), step).await {
+                if let Err(interrupted) = self.send_until_accepted(generation, fed, (&batch, up_to), step).await {
                     return interrupted;
                 }
                 (fed, greeted) = (up_to, true);
@@ -327,7 +326,7 @@ impl Feeder {
     }
 
     /// Sends one batch. Test only: a leader that ignores its clock repeats the batch even after a fence.
-    async fn insist(
+    async fn send_until_accepted(
         &self,
         generation: u64,
         after: ResourceVersion,
@@ -489,7 +488,7 @@ impl Feeder {
         match status {
             StatusCode::OK => {
                 self.metrics.feed_batches.inc();
-                self.data.troubles().works(&self.what());
+                self.data.failures().works(&self.what());
                 Ok(answer)
             }
             StatusCode::CONFLICT => {

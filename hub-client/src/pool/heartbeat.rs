@@ -4,8 +4,8 @@
 //! them ([`forward`]).
 
 pub mod forward;
-mod kept;
-pub mod own;
+mod lease_cache;
+pub mod node_lease;
 pub mod plan;
 pub mod relaying;
 mod renewal;

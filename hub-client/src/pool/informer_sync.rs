@@ -47,7 +47,7 @@ pub struct InformerSync {
 
 impl Drop for InformerSync {
     fn drop(&mut self) {
-        self.data.troubles().forget(SYNC);
+        self.data.failures().forget(SYNC);
     }
 }
 
@@ -93,7 +93,7 @@ impl InformerSync {
             self.lease.create(&body, TIMEOUT).await
         };
         let Ok(answer) = written else { return false };
-        self.data.troubles().tell(SYNC, answer.refusal());
+        self.data.failures().tell(SYNC, answer.refusal());
         answer.lease.is_some()
     }
 

@@ -36,7 +36,7 @@ pub struct Leader {
     /// Clock.
     pub clock: Clock,
     /// Wakes the coordinator's prober.
-    pub nudge: Arc<Notify>,
+    pub wake: Arc<Notify>,
 }
 
 // === impl Leader ===
@@ -54,7 +54,7 @@ impl Leader {
             coordinator: Some(ToldCoordinator {
                 client: self.coordinator.feed.clone(),
                 leadership: leadership.clone(),
-                nudge: self.nudge.clone(),
+                wake: self.wake.clone(),
             }),
         };
         group.spawn("tell-scope", teller.run(group.token()));

@@ -53,7 +53,7 @@ pub struct ToldCoordinator {
     /// Leadership that permits the write.
     pub leadership: Arc<Leadership>,
     /// Wakes the coordinator's prober: this hub learns the shared resources from its answer, like all hubs.
-    pub nudge: Arc<Notify>,
+    pub wake: Arc<Notify>,
 }
 
 /// Result of evaluating the list.
@@ -188,7 +188,7 @@ impl ScopeTeller {
         if status != StatusCode::OK {
             return Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim()));
         }
-        coordinator.nudge.notify_one();
+        coordinator.wake.notify_one();
         let told: Told = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         Ok(told.refused)
     }

@@ -46,7 +46,7 @@ use yurt_runtime::pki::write_secret;
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 
 use super::caller::{Caller, Credential, Origin};
-use crate::pool::probe::CloudReach;
+use crate::health::CloudReach;
 use answers::Answers;
 use credential::{Key, Salt};
 use decision::{Next, Verdict};
@@ -83,7 +83,7 @@ pub struct Means {
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
     /// Wakes the cloud's prober.
-    pub nudge: Arc<Notify>,
+    pub wake: Arc<Notify>,
     /// Clock for the ages of verdicts and the expiry of tokens.
     pub clock: Clock,
     /// Owner of the reviews.
@@ -307,7 +307,7 @@ impl Inner {
         let now = self.means.clock.boot();
         let Ok(verdict) = *answer else {
             self.answers.lock().failed(&key, now);
-            self.means.nudge.notify_one();
+            self.means.wake.notify_one();
             return;
         };
         let before = if verdict == Verdict::Unauthorized {

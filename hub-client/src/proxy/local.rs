@@ -22,9 +22,8 @@ use super::caller::Caller;
 use super::screen::is_impersonating;
 use super::written::Written;
 use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
-use crate::pool::probe::CloudReach;
-use crate::random::random;
-use crate::replicas::stream::GENERATION_HEADER;
+use crate::health::CloudReach;
+use crate::replicas::reflector::GENERATION_HEADER;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Annotation of a Service that requests a topology.
@@ -253,7 +252,7 @@ impl Local {
     ) -> Result<Response<Body>, Status> {
         let options = options(query, true, replica.collection().kind(), info)?;
         let least = self.min_request_timeout;
-        let random_life = least + least.mul_f64((random() % 1000) as f64 / 1000.0);
+        let random_life = least + least.mul_f64((fastrand::u64(..) % 1000) as f64 / 1000.0);
         let wanted = options
             .timeout_seconds
             .filter(|seconds| *seconds > 0)
@@ -450,7 +449,7 @@ mod tests {
         let means = Means {
             reviews: Arc::new(Nobody),
             reach: reach.subscribe(),
-            nudge: Arc::default(),
+            wake: Arc::default(),
             clock: clock.clone(),
             tasks: TaskGroup::new(),
         };

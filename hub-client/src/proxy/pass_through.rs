@@ -40,7 +40,7 @@ pub struct PassThrough {
     /// Owner of upgraded connections.
     pub tasks: TaskGroup,
     /// Wakes the cloud's prober.
-    pub nudge: Arc<tokio::sync::Notify>,
+    pub wake: Arc<tokio::sync::Notify>,
 }
 
 // === impl PassThrough ===
@@ -84,7 +84,7 @@ impl PassThrough {
     }
 
     fn unreachable(&self, error: &ClientError) -> Status {
-        self.nudge.notify_one();
+        self.wake.notify_one();
         tracing::debug!(%error, "Failed to send request to cloud");
         Status::service_unavailable(format!("the cloud is unreachable: {error}"), 1)
     }

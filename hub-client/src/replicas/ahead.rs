@@ -18,8 +18,7 @@ use super::detour::Wanted;
 use super::lag::Held;
 use super::source::Source;
 use super::timeline::next_generation;
-use crate::pool::probe::{CollectionStatus, CoordinatorReach};
-use crate::random::random;
+use crate::health::{CollectionStatus, CoordinatorReach};
 
 /// Time ahead after which the replica is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(60);
@@ -91,7 +90,7 @@ fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, Collection
         let what = format!("history of {name}");
         let lasts = there.get(name).map(|there| (there, ahead.look(name, held, there, now)));
         let Some((there, lasts)) = lasts.filter(|(_, lasts)| *lasts >= REPORTED_AFTER) else {
-            data.troubles().forget(&what);
+            data.failures().forget(&what);
             continue;
         };
         let why = format!(
@@ -100,9 +99,9 @@ fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, Collection
             there.applied_up_to,
             LISTED_AFTER.as_secs()
         );
-        data.troubles().refused(&what, &why);
+        data.failures().refused(&what, &why);
         if lasts >= LISTED_AFTER {
-            let other = next_generation(held.generation, random());
+            let other = next_generation(held.generation, fastrand::u64(..));
             if let Err(error) = collection.update_of(held.generation, ResourceVersion::ZERO, |c| c.adopt(other)) {
                 tracing::debug!(collection = name, %error, "Skipped a generation change because another one came first");
             }
@@ -168,7 +167,7 @@ mod tests {
         let mut held_after = |seconds| {
             leave(&data, &mut ahead, &told, after(seconds));
             let is_reported = data
-                .troubles()
+                .failures()
                 .why("history of services")
                 .is_some_and(|why| why.contains("at 100"));
             (replica.collection().read(|c| c.generation() > 0), is_reported)

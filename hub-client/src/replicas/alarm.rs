@@ -9,8 +9,8 @@ use yurt_runtime::Clock;
 
 use super::PoolData;
 use super::source::Source;
+use crate::health::CoordinatorReach;
 use crate::metrics::Metrics;
-use crate::pool::probe::CoordinatorReach;
 
 /// Maximum findings that wait to be reported; further ones are found again by the next sample.
 pub const FINDINGS_MAX: usize = 16;
@@ -78,17 +78,17 @@ impl Alarm {
         // Must precede the follower's notification: the next list begins a new generation.
         if let Some(replica) = self.data.replicas().named(name) {
             let held = replica.collection().read(Collection::generation);
-            self.data.timeline().disown(name, held);
+            self.data.history().disown(name, held);
         }
         let lasts = self.data.distrust().caught(name, &message, self.clock.boot());
         tracing::error!(collection = name, %key, why, leader, seconds = lasts.as_secs(), "The coordinator's data is forged; following the cloud");
         self.metrics.collections.forgeries.with_label_values(&[name]).inc();
-        self.data.troubles().refused(&trouble(name), &message);
+        self.data.failures().refused(&failure(name), &message);
         true
     }
 }
 
 /// Name of the failure while `collection` does not follow the coordinator.
-pub(super) fn trouble(collection: &str) -> String {
+pub(super) fn failure(collection: &str) -> String {
     format!("truth of {collection}")
 }

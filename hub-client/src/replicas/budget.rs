@@ -16,7 +16,7 @@ pub struct Oversized {
 }
 
 /// Name of the failure while the replica of `collection` rejects updates because of their size.
-pub(super) fn trouble(collection: &str) -> String {
+pub(super) fn failure(collection: &str) -> String {
     format!("size of {collection}")
 }
 

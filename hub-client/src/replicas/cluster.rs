@@ -2,36 +2,36 @@
 
 use serde_json::Value;
 
+use super::history_check::HistoryVerifier;
 use super::origin::{IDENTITY_PATH, Verdict};
-use super::proof::Prover;
 use super::questions::get;
 use crate::upstream::CloudServer;
 
 /// Name of the failure while the cloud does not return its identity.
 const CLUSTER: &str = "identity of the cluster";
 
-// === impl Prover ===
+// === impl HistoryVerifier ===
 
-impl Prover {
+impl HistoryVerifier {
     /// Compares the cloud's cluster with the cluster of the replicas. A cloud that does not return its identity counts as the
     /// same cluster.
     ///
     /// # Errors
     /// No server answers, or it is another cluster and the replicas are dropped.
     pub(super) async fn check_cluster(&mut self) -> Result<(), String> {
-        let troubles = self.data.troubles();
+        let failures = self.data.failures();
         let Some(uid) = self.ask_identity().await? else {
             let why = format!("GET {IDENTITY_PATH} is refused; apply manifests/pool-rbac.yaml in the cloud");
-            troubles.refused(CLUSTER, &why);
+            failures.refused(CLUSTER, &why);
             return Ok(());
         };
         if self.data.origin().judge(&uid) == Verdict::Same {
-            troubles.works(CLUSTER);
+            failures.works(CLUSTER);
             return Ok(());
         }
         let why = "the copies on this node are of another cluster";
         self.data.drop_copies().inspect_err(|error| {
-            troubles.refused(CLUSTER, &format!("{why} and cannot be deleted: {error}"));
+            failures.refused(CLUSTER, &format!("{why} and cannot be deleted: {error}"));
         })?;
         self.heartbeat.forget_kept();
         tracing::error!(

@@ -36,7 +36,7 @@ pub(super) struct Opened {
     pub(super) store: Option<ReplicaStore>,
     pub(super) origin: Origin,
     /// Fault of the file, and the measure taken.
-    pub(super) trouble: Option<String>,
+    pub(super) failure: Option<String>,
     /// Pool of the stored members, if it is another one.
     pub(super) other_pool: Option<String>,
     /// Collections dropped because of their size, with reasons.
@@ -80,7 +80,7 @@ pub(super) fn open(
             };
             match aside.map(|_| open_once(folder, pool, kinds, disk)) {
                 Ok(Ok(opened)) => Ok(Opened {
-                    trouble: Some(why),
+                    failure: Some(why),
                     ..opened
                 }),
                 Ok(Err(again)) => in_memory(kinds, &format!("{why}; {again}")),
@@ -119,7 +119,7 @@ fn open_once(
         replicas: Replicas::open(kinds.0, Some(store.clone()))?,
         store: Some(store),
         origin,
-        trouble: None,
+        failure: None,
         other_pool,
         oversized,
     })
@@ -150,7 +150,7 @@ fn in_memory((kinds, _): Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
         replicas: Replicas::open(kinds, None)?,
         store: None,
         origin: Origin::in_memory(),
-        trouble: Some(format!("{why}; copies are kept in memory only until the next start")),
+        failure: Some(format!("{why}; copies are kept in memory only until the next start")),
         other_pool: None,
         oversized: Vec::new(),
     })
@@ -234,7 +234,7 @@ mod tests {
         };
         list(&open(&real).unwrap(), "stored").await;
         let opened = open(&full).unwrap();
-        let why = opened.trouble.clone().unwrap();
+        let why = opened.failure.clone().unwrap();
         assert!(
             why.contains("no space left") && why.contains("until the next start"),
             "{why}"
@@ -244,7 +244,7 @@ mod tests {
         list(&opened, "in memory").await;
         drop(opened);
         let opened = open(&real).unwrap();
-        assert_eq!((held(&opened), &opened.trouble), (vec!["stored".to_owned()], &None));
+        assert_eq!((held(&opened), &opened.failure), (vec!["stored".to_owned()], &None));
     }
 
     #[tokio::test]
@@ -260,7 +260,7 @@ mod tests {
         let opened =
             open(folder.path(), "p", (&kinds(), usize::MAX), &damaged).unwrap_or_else(|error| panic!("{error}"));
         assert!(opened.store.is_none());
-        let why = opened.trouble.clone().unwrap();
+        let why = opened.failure.clone().unwrap();
         assert!(
             why.contains("replicas.redb.damaged") && why.contains("in memory only"),
             "{why}"
@@ -286,7 +286,7 @@ mod tests {
         };
         let opened = open(&other);
         assert!(opened.store.is_some() && held(&opened).is_empty());
-        let why = opened.trouble.clone().unwrap();
+        let why = opened.failure.clone().unwrap();
         assert!(why.contains("its format is 9") && why.contains("replaced"), "{why}");
     }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceVersion;
 
 use super::{POOL_SCOPE, PoolData};
-use crate::pool::probe::{CollectionStatus, CoordinatorReach, PoolStatus};
+use crate::health::{CollectionStatus, CoordinatorReach, PoolStatus};
 
 /// Time between comparisons while the coordinator reports nothing new.
 const AGAIN: Duration = Duration::from_secs(5);

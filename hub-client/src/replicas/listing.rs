@@ -12,21 +12,21 @@ use yurt_apimachinery::{Object, Status};
 use yurt_runtime::http::Decoded;
 
 use super::draft::{Page, Unfit};
-use super::drafts::{Ask, Held, Slot};
-use super::stream::{Ended, Stream, ended_by, generation_of, read_all, read_checked};
+use super::partial_list_store::{Ask, Held, Slot};
+use super::reflector::{Reflector, StreamEnd, ended_by, generation_of, read_all, read_checked};
 
 /// Pause before the next watch after the server ended one.
 const PAUSE: Duration = Duration::from_millis(200);
 
-// === impl Stream ===
+// === impl Reflector ===
 
-impl Stream {
+impl Reflector {
     /// Fetches the whole collection, continuing the draft of an earlier stream.
-    pub(super) async fn list(&mut self) -> Result<(), Ended> {
+    pub(super) async fn list(&mut self) -> Result<(), StreamEnd> {
         let collection = self.replica.collection();
         let slot = self
             .data
-            .drafts()
+            .partial_lists()
             .slot(self.replica.name(), collection.kind(), self.source);
         slot.open(self.held().0).await;
         if self.is_gone() {
@@ -48,9 +48,9 @@ impl Stream {
                 taken
             }
             // The received pages are kept, so a long pause is not needed.
-            Err(Ended::Failed(why)) if slot.has_progressed() => {
+            Err(StreamEnd::Failed(why)) if slot.has_progressed() => {
                 slot.save_due().await;
-                Err(Ended::Interrupted(why))
+                Err(StreamEnd::Interrupted(why))
             }
             Err(ended) => Err(ended),
         }
@@ -61,7 +61,7 @@ impl Stream {
     }
 
     /// Gets pages until the list is complete and of one state.
-    async fn pages(&self, slot: &Arc<Slot>) -> Result<(), Ended> {
+    async fn pages(&self, slot: &Arc<Slot>) -> Result<(), StreamEnd> {
         loop {
             let mut changes = slot.changes();
             let held = self.held();
@@ -71,7 +71,7 @@ impl Stream {
                 Ask::Page(token, limit) => {
                     if let Err(unfit) = self.page(slot, token.as_deref(), limit, held).await? {
                         slot.forget().await;
-                        return Err(Ended::Failed(unfit.to_string()));
+                        return Err(StreamEnd::Failed(unfit.to_string()));
                     }
                     slot.save_due().await;
                 }
@@ -85,7 +85,7 @@ impl Stream {
         token: Option<&str>,
         limit: usize,
         held: Held,
-    ) -> Result<Result<(), Unfit>, Ended> {
+    ) -> Result<Result<(), Unfit>, StreamEnd> {
         let mut query = format!("limit={limit}");
         if let Some(token) = token {
             query.push_str("&continue=");
@@ -103,14 +103,15 @@ impl Stream {
         let response = self.require_ok(response).await?;
         // A page that cannot be applied ends while it arrives: no server makes the hub hold more than the limit.
         let body = match read_checked(response, |bytes| self.require_room_for_list(bytes)).await {
-            Err(Ended::Oversized(why)) => {
+            Err(StreamEnd::Oversized(why)) => {
                 slot.forget().await;
-                return Err(Ended::Oversized(why));
+                return Err(StreamEnd::Oversized(why));
             }
             body => body.inspect_err(|_| slot.cut())?,
         };
         let bytes = body.len();
-        let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Unreadable(error.to_string()))?;
+        let page =
+            ParsedList::parse(body, self.wire_kind()).map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
         let page = Page {
             items: page.items.iter().filter_map(|object| self.reduce(object)).collect(),
             bytes,
@@ -126,25 +127,25 @@ impl Stream {
     }
 
     /// Checks that a list with `more` bytes in addition to the draft may replace the replica.
-    fn require_room_for_list(&self, more: usize) -> Result<(), Ended> {
-        let come = self.data.drafts().progress(self.replica.name());
+    fn require_room_for_list(&self, more: usize) -> Result<(), StreamEnd> {
+        let come = self.data.partial_lists().progress(self.replica.name());
         let come = come.map_or(0, |(_, bytes, _)| bytes);
         self.data
             .require_room(self.replica.name(), come + more)
-            .map_err(Ended::Oversized)
+            .map_err(StreamEnd::Oversized)
     }
 
     /// Watches changes during the list, once it takes long or its pages are not of one state. Ends only with an error.
-    async fn changes_beside(&self, slot: &Arc<Slot>) -> Ended {
+    async fn changes_beside(&self, slot: &Arc<Slot>) -> StreamEnd {
         loop {
             let mut changes = slot.changes();
             match slot.watch_from(self.held()) {
                 Ok((from, generation)) => match self.watch_beside(slot, from, generation).await {
-                    Ended::Closed => tokio::time::sleep(PAUSE).await,
-                    Ended::Expired => {
+                    StreamEnd::Closed => tokio::time::sleep(PAUSE).await,
+                    StreamEnd::Expired => {
                         // The changes since then are compacted: the pages cannot become one state.
                         slot.forget().await;
-                        return Ended::Expired;
+                        return StreamEnd::Expired;
                     }
                     ended => return ended,
                 },
@@ -162,35 +163,35 @@ impl Stream {
         slot: &Slot,
         from: yurt_apimachinery::ResourceVersion,
         generation: Option<u64>,
-    ) -> Ended {
+    ) -> StreamEnd {
         let response = match self.get(&self.watch_query(from)).await {
             Ok(response) => response,
             Err(ended) => return ended,
         };
         if generation_of(response.headers()) != generation {
-            return Ended::Expired;
+            return StreamEnd::Expired;
         }
         let mut body = match Decoded::of(response) {
             Ok(body) => body,
-            Err(error) => return Ended::Failed(error.to_string()),
+            Err(error) => return StreamEnd::Failed(error.to_string()),
         };
         let mut decoder = WatchDecoder::new();
         while let Some(Ok(data)) = body.next().await {
             decoder.push(&data);
             for event in decoder.by_ref() {
                 let taken = event
-                    .map_err(|error| Ended::Unreadable(error.to_string()))
+                    .map_err(|error| StreamEnd::Unreadable(error.to_string()))
                     .and_then(|event| self.take_beside(slot, event));
                 if let Err(ended) = taken {
                     return ended;
                 }
             }
         }
-        Ended::Closed
+        StreamEnd::Closed
     }
 
-    fn take_beside(&self, slot: &Slot, event: RawEvent) -> Result<(), Ended> {
-        let unreadable = Ended::Unreadable;
+    fn take_beside(&self, slot: &Slot, event: RawEvent) -> Result<(), StreamEnd> {
+        let unreadable = StreamEnd::Unreadable;
         match event.event_type {
             EventType::Error => Err(ended_by(&event.object)),
             EventType::Bookmark => {
@@ -203,7 +204,7 @@ impl Stream {
                     Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
                 if event_type == EventType::Deleted && slot.knows(object.resource_version()) {
                     // The source itself skipped events and does not return their position: it is no log of changes.
-                    return Err(Ended::Expired);
+                    return Err(StreamEnd::Expired);
                 }
                 self.require_room_for_list(object.size())?;
                 match self.reduce(&object) {

@@ -18,7 +18,7 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_storage::Replica;
 
 use super::members::{COLLECTION, kind, names};
-use super::stream::{Ended, Stream, read_all};
+use super::reflector::{Reflector, StreamEnd, read_all};
 use super::{PoolData, questions};
 use crate::pool::lease_client::LeaseEvents;
 use crate::upstream::CloudServer;
@@ -41,15 +41,15 @@ pub(super) struct Awaited {
     path: String,
 }
 
-// === impl Stream ===
+// === impl Reflector ===
 
-impl Stream {
+impl Reflector {
     /// Follows the NodePool as long as it names nodes. Returns when the labels of the Nodes decide, with the NodePool that
     /// may replace them later.
     ///
     /// # Errors
     /// The end of the stream.
-    pub(super) async fn follow_node_pool(&mut self) -> Result<Option<Awaited>, Ended> {
+    pub(super) async fn follow_node_pool(&mut self) -> Result<Option<Awaited>, StreamEnd> {
         for version in VERSIONS {
             let path = path_of(version, &self.pool);
             let Some(mut pool) = self.list_node_pool(&path).await? else {
@@ -63,22 +63,22 @@ impl Stream {
             self.take_node_pool(&pool).await?;
             self.confirm();
             self.watch_node_pool(&path, &mut pool).await?;
-            return Err(Ended::Closed);
+            return Err(StreamEnd::Closed);
         }
         Ok(None)
     }
 
     /// Returns the NodePool; `None` if the cloud has no NodePools in this version or the hub may not read them.
-    async fn list_node_pool(&self, path: &str) -> Result<Option<NodePool>, Ended> {
+    async fn list_node_pool(&self, path: &str) -> Result<Option<NodePool>, StreamEnd> {
         let response = self.open(path, "application/json", Vec::new()).await?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => return Ok(None),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => return Err(Ended::NotReady(None)),
-            status => return Err(Ended::Refused(format!("NodePool: {status}"))),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => return Err(StreamEnd::NotReady(None)),
+            status => return Err(StreamEnd::Refused(format!("NodePool: {status}"))),
         }
         let body = read_all(response).await?;
-        let list: Value = serde_json::from_slice(&body).map_err(|error| Ended::Unreadable(error.to_string()))?;
+        let list: Value = serde_json::from_slice(&body).map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
         let version = version_of(&list)?;
         let nodes = nodes_of(&list["items"][0]);
         Ok(Some(NodePool { nodes, version }))
@@ -92,7 +92,7 @@ impl Stream {
     }
 
     /// Replaces the members with those of the pool, in one step.
-    async fn take_node_pool(&mut self, pool: &NodePool) -> Result<(), Ended> {
+    async fn take_node_pool(&mut self, pool: &NodePool) -> Result<(), StreamEnd> {
         let is_gone = self.is_gone();
         let members = self.change(pool.version, |held| {
             let is_same = names(held.objects()) == pool.nodes && held.objects().all(is_named);
@@ -116,7 +116,7 @@ impl Stream {
     }
 
     /// Applies every further state of the pool.
-    async fn watch_node_pool(&mut self, path: &str, pool: &mut NodePool) -> Result<(), Ended> {
+    async fn watch_node_pool(&mut self, path: &str, pool: &mut NodePool) -> Result<(), StreamEnd> {
         let query = self.node_pool_watch(path, pool);
         let response = self.open(&query, "application/json", Vec::new()).await?;
         let response = self.require_ok(response).await?;
@@ -126,14 +126,14 @@ impl Stream {
             let Ok(data) = frame.into_data() else { continue };
             decoder.push(&data);
             for event in decoder.by_ref() {
-                let event = event.map_err(|error| Ended::Unreadable(error.to_string()))?;
+                let event = event.map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
                 let object: Value =
-                    serde_json::from_slice(&event.object).map_err(|error| Ended::Unreadable(error.to_string()))?;
+                    serde_json::from_slice(&event.object).map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
                 match event.event_type {
                     EventType::Error => {
                         let status = Status::from_json(&event.object);
                         let why = status.map_or_else(String::new, |status| status.message().to_owned());
-                        return Err(Ended::Failed(why));
+                        return Err(StreamEnd::Failed(why));
                     }
                     EventType::Bookmark => {}
                     EventType::Added | EventType::Modified => pool.nodes = nodes_of(&object),
@@ -141,7 +141,7 @@ impl Stream {
                 }
                 if pool.nodes.is_empty() {
                     // The next stream determines again whether the NodePool or the labels decide.
-                    return Err(Ended::Closed);
+                    return Err(StreamEnd::Closed);
                 }
                 pool.version = version_of(&object)?;
                 self.take_node_pool(pool).await?;
@@ -168,9 +168,10 @@ impl Awaited {
     }
 }
 
-fn version_of(object: &Value) -> Result<ResourceVersion, Ended> {
+fn version_of(object: &Value) -> Result<ResourceVersion, StreamEnd> {
     let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    ResourceVersion::parse(version).map_err(|_| Ended::Unreadable(format!("NodePool has resourceVersion {version:?}")))
+    ResourceVersion::parse(version)
+        .map_err(|_| StreamEnd::Unreadable(format!("NodePool has resourceVersion {version:?}")))
 }
 
 pub(super) fn nodes_of(pool: &Value) -> BTreeSet<String> {

@@ -30,7 +30,7 @@ pub(super) async fn get(server: &CloudServer, path: &str, shape: &str) -> Result
 }
 
 /// Path of a list of one object, which also returns the head of the server.
-pub(super) fn one(kind: &ResourceKind, key: &ObjectKey) -> String {
+pub(crate) fn one(kind: &ResourceKind, key: &ObjectKey) -> String {
     let folder = match key.namespace() {
         Some(namespace) => kind.namespaced_path(&escaped(namespace)),
         None => kind.collection_path(),
@@ -39,7 +39,7 @@ pub(super) fn one(kind: &ResourceKind, key: &ObjectKey) -> String {
 }
 
 /// Returns the answer to a `GET` of `path`, in this `shape` of the object where supported.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     client: &HttpClient,
     path: &str,
     shape: &str,
@@ -82,12 +82,12 @@ pub(super) fn head_of(list: Bytes, kind: &ResourceKind) -> Result<ResourceVersio
 /// Returns the number of the data connection that answers, and the object at `path`; `None` if no answer arrives in time.
 pub(super) async fn first(server: &CloudServer, path: &str) -> Option<(u64, Bytes)> {
     let request = request(path, "PartialObjectMetadataList").ok()?;
-    let exchange = async {
+    let round_trip = async {
         let response = server.streams.send(request).await.ok()?;
         let number = HttpClient::connection_of(&response);
         let is_ok = response.status() == StatusCode::OK;
         let body = read_body(response.into_body(), ANSWER_BYTES_MAX).await.ok()?;
         is_ok.then_some((number, body))
     };
-    tokio::time::timeout(TIMEOUT, exchange).await.ok()?
+    tokio::time::timeout(TIMEOUT, round_trip).await.ok()?
 }

@@ -12,7 +12,7 @@ use super::source::Source;
 use super::verify::Verifier;
 
 /// Name of the failure while the members differ.
-const TROUBLE: &str = "truth of members";
+const FAILURE: &str = "truth of members";
 /// Maximum names shown of each kind of difference.
 const SHOWN_MAX: usize = 5;
 
@@ -26,7 +26,7 @@ impl Verifier {
     /// # Errors
     /// Reason why the cloud did not answer.
     pub(super) async fn compare_members(&self, before: &mut Option<String>) -> Result<(), String> {
-        let troubles = self.data.troubles();
+        let failures = self.data.failures();
         let copy = self.data.replicas().named(COLLECTION);
         let copy = copy.filter(|_| self.data.source(COLLECTION).source == Source::Coordinator);
         let told = copy.and_then(|copy| {
@@ -35,12 +35,12 @@ impl Verifier {
         });
         let (Some(told), Some(real)) = (told, self.ask_members().await?) else {
             *before = None;
-            troubles.forget(TROUBLE);
+            failures.forget(FAILURE);
             return Ok(());
         };
         let now = difference(&told, &real);
         if now.is_none() || now == *before {
-            troubles.tell(TROUBLE, now.clone());
+            failures.tell(FAILURE, now.clone());
         }
         *before = now;
         Ok(())

@@ -118,9 +118,9 @@ impl PoolData {
             if let Err(error) = self.replicas().remove(&name).await {
                 tracing::warn!(collection = name, %error, "Failed to delete the data of a resource that is no longer pool-scope");
             }
-            self.drafts().remove(&name).await;
+            self.partial_lists().remove(&name).await;
             self.states.lock().remove(&name);
-            self.troubles().forget(&name);
+            self.failures().forget(&name);
         }
         for one in wanted.iter().filter(|one| !held.contains(one)) {
             let name = one.name();

@@ -16,15 +16,14 @@ use yurt_collection::Collection;
 use yurt_runtime::Clock;
 use yurt_storage::Replica;
 
-use super::alarm::{Alarm, Finding, trouble};
+use super::alarm::{Alarm, Finding, failure};
 use super::listing::escaped;
 use super::questions::{self, get};
 use super::source::Source;
 use super::truth::{Held, State, Truth, Verdict, judge};
 use super::{PoolData, members};
+use crate::health::CloudReach;
 use crate::metrics::Metrics;
-use crate::pool::probe::CloudReach;
-use crate::random::random;
 use crate::upstream::Cloud;
 
 /// Bytes of an answer per period; a larger answer delays the next sample.
@@ -91,7 +90,7 @@ impl Verifier {
         loop {
             // Randomized, so that hubs do not sample at the same moment and samples cannot be predicted.
             let mean = self.period * (*self.members.borrow()).max(1) * cost;
-            let pause = mean.mul_f64(0.5 + (random() % 1000) as f64 / 1000.0);
+            let pause = mean.mul_f64(0.5 + (fastrand::u64(..) % 1000) as f64 / 1000.0);
             self.wait(pause, &mut waiting).await;
             if !self.reach.borrow().is_up() {
                 continue;
@@ -124,7 +123,7 @@ impl Verifier {
             pause -= step;
             for name in self.data.distrust().expire(self.clock.boot()) {
                 tracing::info!(collection = name, "Following the coordinator again after a forgery");
-                self.data.troubles().forget(&trouble(&name));
+                self.data.failures().forget(&failure(&name));
             }
             self.judge_waiting(waiting);
         }
@@ -174,12 +173,12 @@ impl Verifier {
         let fed: Vec<Arc<Replica>> = all.filter(|replica| is_fed(&replica)).collect();
         let any = |replica: &Replica| {
             replica.collection().read(|held| {
-                let place = random() as usize % held.len().max(1);
+                let place = fastrand::u64(..) as usize % held.len().max(1);
                 held.objects().nth(place).map(|object| object.key().clone())
             })
         };
         let replica = pick(&fed)?.clone();
-        let object = any(&replica).filter(|_| !random().is_multiple_of(NAMESPACES_OF));
+        let object = any(&replica).filter(|_| !fastrand::u64(..).is_multiple_of(NAMESPACES_OF));
         let sample = match object {
             Some(key) => Sample::Object(key),
             // A namespace of any collection: this one may have been emptied.
@@ -297,5 +296,5 @@ fn states(held: &Collection, sample: &Sample) -> BTreeMap<ObjectKey, State> {
 }
 
 fn pick<T>(items: &[T]) -> Option<&T> {
-    items.get(random() as usize % items.len().max(1))
+    items.get(fastrand::u64(..) as usize % items.len().max(1))
 }

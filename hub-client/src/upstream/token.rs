@@ -47,15 +47,15 @@ impl TokenWatch {
 
     /// Rereads the token every [`POLL_INTERVAL`] and on demand, and sends a new one to all `clients`.
     pub(super) fn start(mut self, tasks: &TaskGroup, clients: Vec<HttpClient>) -> RotatedToken {
-        let nudge = Arc::new(Notify::new());
-        let handle = RotatedToken(nudge.clone());
+        let wake = Arc::new(Notify::new());
+        let handle = RotatedToken(wake.clone());
         if matches!(self.source, Token::Inline(_)) {
             return handle;
         }
         let token = tasks.token();
         tasks.spawn_critical("reload-token", async move {
             let due = async || {
-                let _ = tokio::time::timeout(POLL_INTERVAL, nudge.notified()).await;
+                let _ = tokio::time::timeout(POLL_INTERVAL, wake.notified()).await;
             };
             while token.run_until_cancelled(due()).await.is_some() {
                 match self.take_change() {

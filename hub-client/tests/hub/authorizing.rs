@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use yurt_apimachinery::RequestInfo;
 use yurt_hub_client::config::Flags;
-use yurt_hub_client::pool::probe::CloudReach;
+use yurt_hub_client::health::CloudReach;
 use yurt_hub_client::proxy::authorize::decision::{ALLOWED_FOR, DENIED_FOR, RENEWED_FROM};
 use yurt_hub_client::proxy::authorize::{Authorizer, Means};
 use yurt_hub_client::proxy::caller::{Caller, Credential, Origin};
@@ -270,7 +270,7 @@ impl Aging {
         let means = Means {
             reviews: Arc::new(upstreams.cloud),
             reach: reach.subscribe(),
-            nudge: Arc::default(),
+            wake: Arc::default(),
             clock,
             tasks: tasks.clone(),
         };

@@ -82,7 +82,7 @@ pub(super) const AREAS: [Area; 8] = [
         name: "pool",
         package: "yurt-hub-client",
         tested_by: &["yurt-hub-client"],
-        files: &["hub-client/src/pool/**/*.rs"],
+        files: &["hub-client/src/health.rs", "hub-client/src/pool/**/*.rs"],
         tests: TESTS,
         needs_etcd: false,
     },

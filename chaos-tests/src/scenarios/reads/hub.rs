@@ -1,7 +1,7 @@
 //! A hub of the simulated reads: a replica that follows the cloud or the coordinator, and recovers from its last
 //! commit.
 //!
-//! Streams change the replica as in the hub's `replicas/stream.rs`: events one by one, steps as a whole, bookmarks,
+//! Streams change the replica as in the hub's `replicas/reflector.rs`: events one by one, steps as a whole, bookmarks,
 //! lists by difference. A switch is make-before-break. The hub's own code decides the next source when a source cannot
 //! resume the replica, and checks the cloud's history in [`super::proof`].
 

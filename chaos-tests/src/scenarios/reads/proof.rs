@@ -1,5 +1,5 @@
 //! Check that the cloud of the simulated reads still has a hub's history, before the hub applies anything from it. The
-//! requests are those of the hub's `replicas/proof.rs`, and the hub's own code judges the answers.
+//! requests are those of the hub's `replicas/history_check.rs`, and the hub's own code judges the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,11 +17,10 @@ use super::machine::{
     Action, Attempt, Config, DRAIN_LIMIT, Fence, HubState, Input, Lease, LeaseWrite, Machine, Output, ReadOutcome,
     StopReason, WriteOutcome,
 };
+use crate::failures::Failures;
+use crate::health::{CloudReach, CoordinatorReach, PoolStatus};
 use crate::pool::lease_client::{Answer, Broken, LeaseClient, LeaseEvents, micro_time, renew_time};
-use crate::pool::probe::{CloudReach, CoordinatorReach, PoolStatus};
-use crate::random::random;
 use crate::replicas::source::CoordinatorState;
-use crate::troubles::Troubles;
 
 /// Maximum number of inputs queued for the machine.
 const INPUTS_MAX: usize = 64;
@@ -70,7 +69,7 @@ pub struct Driver {
     view: watch::Sender<ElectionView>,
     start_leading: StartLeading,
     leading: Option<TaskGroup>,
-    troubles: Troubles,
+    failures: Failures,
     tasks: TaskGroup,
 }
 
@@ -88,7 +87,7 @@ pub struct Signals {
     /// True if this hub's replicas lack data that the coordinator has.
     pub behind: watch::Receiver<bool>,
     /// Wakes the coordinator's prober.
-    pub nudge: Arc<Notify>,
+    pub wake: Arc<Notify>,
 }
 
 /// Failure key: the coordinator refuses this candidate.
@@ -130,7 +129,7 @@ impl Driver {
         lease: LeaseClient,
         view: watch::Sender<ElectionView>,
         start_leading: StartLeading,
-        troubles: Troubles,
+        failures: Failures,
         tasks: TaskGroup,
     ) -> Result<Self, super::machine::ConfigError> {
         let (ignore_own_clock, request_timeout) = (config.ignore_own_clock, config.request_timeout());
@@ -148,7 +147,7 @@ impl Driver {
             view,
             start_leading,
             leading,
-            troubles,
+            failures,
             tasks,
         })
     }
@@ -159,7 +158,7 @@ impl Driver {
             self.lease.clone(),
             self.inputs.0.clone(),
             self.last.clone(),
-            signals.nudge.clone(),
+            signals.wake.clone(),
         );
         let token = self.tasks.token();
         self.tasks.spawn("lease-watch", async move {
@@ -218,7 +217,7 @@ impl Driver {
         if let Input::Watched(_) | Input::ReadDone(..) | Input::WriteDone(..) = &input {
             tracing::trace!(?input, "Election input");
         }
-        let jitter = (random() % 10_000) as f64 / 10_000.0;
+        let jitter = (fastrand::u64(..) % 10_000) as f64 / 10_000.0;
         self.machine.lock().step(self.clock.boot().since_boot(), jitter, input)
     }
 
@@ -283,7 +282,7 @@ impl Driver {
 
     fn read(&self, attempt: Attempt) {
         let (lease, inputs, timeout) = (self.lease.clone(), self.inputs.0.clone(), self.request_timeout);
-        let (last, troubles) = (self.last.clone(), self.troubles.clone());
+        let (last, failures) = (self.last.clone(), self.failures.clone());
         self.tasks.spawn("election-read", async move {
             let outcome = match lease.read(timeout).await {
                 Ok(Answer {
@@ -296,7 +295,7 @@ impl Driver {
                     ..
                 }) => ReadOutcome::Absent,
                 Ok(answer) => {
-                    troubles.tell(ELECTION, answer.refusal());
+                    failures.tell(ELECTION, answer.refusal());
                     ReadOutcome::Failed
                 }
                 Err(_) => ReadOutcome::Failed,
@@ -309,7 +308,7 @@ impl Driver {
     fn write(&self, write: LeaseWrite) {
         let body = self.body(&write);
         let (lease, inputs, timeout) = (self.lease.clone(), self.inputs.0.clone(), self.request_timeout);
-        let (last, troubles) = (self.last.clone(), self.troubles.clone());
+        let (last, failures) = (self.last.clone(), self.failures.clone());
         self.tasks.spawn("election-write", async move {
             let answer = match write.resource_version {
                 Some(_) => lease.replace(&body, timeout).await,
@@ -321,11 +320,11 @@ impl Driver {
                     headers,
                     ..
                 }) => {
-                    troubles.tell(ELECTION, None);
+                    failures.tell(ELECTION, None);
                     WriteOutcome::Stored(observe(lease, Some(&headers), &last))
                 }
                 Ok(answer) => {
-                    troubles.tell(ELECTION, answer.refusal());
+                    failures.tell(ELECTION, answer.refusal());
                     refusal(answer.status)
                 }
                 Err(error) => unanswered(&error),
@@ -406,10 +405,10 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
 }
 
 /// Keeps a watch on the election lease open; every change becomes an input.
-async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: LastSeen, nudge: Arc<Notify>) {
+async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: LastSeen, wake: Arc<Notify>) {
     while !inputs.is_closed() {
         if watch_once(&lease, &inputs, &last).await.is_err() {
-            nudge.notify_one();
+            wake.notify_one();
         }
         tokio::time::sleep(REWATCH).await;
     }

@@ -5,7 +5,6 @@ use yurt_collection::generation;
 
 use super::Feeder;
 use super::way::Place;
-use crate::random::random;
 use crate::replicas::timeline::next_generation;
 
 // === impl Feeder ===
@@ -15,13 +14,13 @@ impl Feeder {
     /// another history under the same number.
     pub(super) fn begin_generation(&self, why: &str) {
         let generation = self.here().generation;
-        if self.data.timeline().holds(self.replica.name(), generation) {
+        if self.data.history().holds(self.replica.name(), generation) {
             tracing::error!(
                 collection = self.replica.name(),
                 why,
                 "Coordinator has another history; starting new generation"
             );
-            self.renumber(generation, next_generation(generation, random()));
+            self.renumber(generation, next_generation(generation, fastrand::u64(..)));
         }
     }
 
@@ -42,9 +41,9 @@ impl Feeder {
             "the coordinator is at {}, {why}: the cloud is at {head}",
             there.position
         );
-        self.data.troubles().unanswered(&self.what(), &why);
-        let is_ours = generation == there.generation && self.data.timeline().holds(name, generation);
-        if let Some(next) = generation::next(there.generation, random()).filter(|_| is_behind && is_ours) {
+        self.data.failures().unanswered(&self.what(), &why);
+        let is_ours = generation == there.generation && self.data.history().holds(name, generation);
+        if let Some(next) = generation::next(there.generation, fastrand::u64(..)).filter(|_| is_behind && is_ours) {
             tracing::error!(
                 collection = name,
                 why,
@@ -61,7 +60,7 @@ impl Feeder {
             .collection()
             .update_of(from, ResourceVersion::ZERO, |c| c.adopt(to));
         match adopted {
-            Ok(()) => self.data.timeline().extend(self.replica.name(), to),
+            Ok(()) => self.data.history().extend(self.replica.name(), to),
             Err(error) => tracing::debug!(collection = self.replica.name(), %error, "Failed to change generation"),
         }
     }
@@ -74,7 +73,7 @@ impl Feeder {
             "Administrator voided the collection; relisting"
         );
         self.renumber(from, to);
-        self.data.timeline().disown(self.replica.name(), to);
+        self.data.history().disown(self.replica.name(), to);
     }
 }
 

@@ -11,7 +11,7 @@ use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
 use crate::pool::election::machine::Input;
-use crate::replicas::proof::Connection;
+use crate::replicas::history_check::Connection;
 
 /// Creates a feeder of services for a coordinator at `server`.
 fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::mpsc::Receiver<Input>) {
@@ -156,13 +156,13 @@ async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
         };
         feeder.leave_behind(there).await;
         assert_eq!(feeder.here().generation, 0, "nothing is proved");
-        feeder.data.timeline().prove(Connection { server: 0, number: 1 });
+        feeder.data.history().prove(Connection { server: 0, number: 1 });
         feeder.leave_behind(there).await;
         assert_eq!(feeder.here().generation > 0, is_left, "the cloud is at {head}");
         assert!(
             feeder
                 .data
-                .troubles()
+                .failures()
                 .why("feed of services")
                 .unwrap()
                 .contains("ahead of")
@@ -202,14 +202,14 @@ async fn coordinator_that_is_ahead_is_compared_with_the_resource_that_the_data_c
         let member = Object::from_value(member, crate::replicas::members::kind()).unwrap();
         let held = feeder.replica.collection();
         held.update(|held| held.restart(0, vec![member], ResourceVersion(10)));
-        feeder.data.timeline().prove(Connection { server: 0, number: 1 });
+        feeder.data.history().prove(Connection { server: 0, number: 1 });
         let there = Place {
             position: ResourceVersion(2_000),
             generation: 0,
             complete: true,
         };
         feeder.leave_behind(there).await;
-        let why = feeder.data.troubles().why("feed of members").unwrap();
+        let why = feeder.data.failures().why("feed of members").unwrap();
         assert!(why.contains("the cloud is at 15"), "{asked}: {why}");
     }
 }
@@ -219,8 +219,8 @@ async fn coordinator_that_is_ahead_is_compared_with_the_resource_that_the_data_c
 async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
     let folder = TestDir::new();
     let (feeder, _) = at_ten(&folder);
-    let timeline = feeder.data.timeline();
-    timeline.prove(Connection { server: 0, number: 1 });
+    let history = feeder.data.history();
+    history.prove(Connection { server: 0, number: 1 });
     let there = Place {
         generation: 8_000_001,
         ..Place::default()
@@ -228,7 +228,7 @@ async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
     let outcome = feeder.open_at(there, false).await;
     assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");
     let generation = feeder.here().generation;
-    assert!(generation > there.generation && timeline.is_gone("services", generation));
+    assert!(generation > there.generation && history.is_gone("services", generation));
     let outcome = feeder.open_at(there, false).await;
     assert!(
         matches!(outcome, Err(Interrupted::Reopen(_))),

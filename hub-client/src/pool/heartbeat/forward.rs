@@ -15,7 +15,7 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::members;
 
-use super::own::NAMESPACE;
+use super::node_lease::NAMESPACE;
 use super::plan::forward::{Forwarder, PoolLease};
 use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros};
 use super::renewal::{self, Written};
@@ -53,7 +53,7 @@ pub struct Forward {
 
 impl Drop for Forward {
     fn drop(&mut self) {
-        self.data.troubles().forget(FORWARDING);
+        self.data.failures().forget(FORWARDING);
     }
 }
 
@@ -125,7 +125,7 @@ impl Forward {
         let may_go = || may_carry(&self.leadership, plan, &self.clock, node);
         match renewal::write(cloud, node, own, TIMEOUT, &may_go).await {
             Written::Done => {
-                self.data.troubles().works(FORWARDING);
+                self.data.failures().works(FORWARDING);
                 Ok(())
             }
             Written::Refused(status) if status != StatusCode::CONFLICT => {
@@ -133,7 +133,7 @@ impl Forward {
                     self.cloud.renew_delegate();
                 }
                 let why = format!("{}: lease of {node}: {status}", cloud.server());
-                self.data.troubles().refused(FORWARDING, &why);
+                self.data.failures().refused(FORWARDING, &why);
                 Err(())
             }
             _ => Err(()),

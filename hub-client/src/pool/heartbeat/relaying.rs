@@ -11,8 +11,8 @@ use yurt_runtime::http::full;
 
 use super::plan::UnixMicros;
 use super::renewal::{self, Written};
+use crate::health::CloudReach;
 use crate::metrics::Metrics;
-use crate::pool::probe::CloudReach;
 use crate::pool::relay::Offer;
 use crate::pool::relay::client::{RelayClient, Way};
 

@@ -9,7 +9,7 @@ use yurt_apimachinery::time::MicroTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::full;
 
-use super::own::NAMESPACE;
+use super::node_lease::NAMESPACE;
 use super::plan::forward::renewal;
 use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::pool::lease_client::{from_micros, to_micros};
@@ -43,11 +43,11 @@ pub(super) async fn write(
     may_go: &(dyn Fn() -> bool + Sync),
 ) -> Written {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}");
-    let written = tokio::time::timeout(timeout, exchange(cloud, &path, own, timeout, may_go)).await;
+    let written = tokio::time::timeout(timeout, round_trip(cloud, &path, own, timeout, may_go)).await;
     written.ok().flatten().unwrap_or(Written::Broken)
 }
 
-async fn exchange(
+async fn round_trip(
     cloud: &HttpClient,
     path: &str,
     own: UnixMicros,

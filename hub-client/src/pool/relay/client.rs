@@ -19,7 +19,7 @@ use yurt_runtime::{BootTime, Clock};
 
 use super::route::{Peer, Route, Target, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
-use crate::pool::heartbeat::own::NAMESPACE;
+use crate::pool::heartbeat::node_lease::NAMESPACE;
 use crate::pool::heartbeat::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::pool::lease_client::to_micros;
 use crate::replicas::PoolData;

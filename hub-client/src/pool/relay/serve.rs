@@ -16,12 +16,12 @@ use yurt_runtime::http::{Body, empty, text};
 use yurt_runtime::tls::{PeerIdentity, ReloadingServerTls};
 use yurt_runtime::{Clock, TaskGroup};
 
-use super::gate::{Ask, Gate, Refusal, TOTAL};
-use super::pace::Pace;
+use super::admission::{Admission, Ask, Refusal, TOTAL};
 use super::route::Target;
+use super::token_bucket::TokenBucket;
 use super::tunnel::{self, Limits};
+use crate::health::CloudReach;
 use crate::metrics::Metrics;
-use crate::pool::probe::CloudReach;
 use crate::replicas::PoolData;
 
 /// Maximum number of connections that are not tunnels yet; further ones wait in the backlog.
@@ -62,8 +62,8 @@ struct Shared {
     limits: Limits,
     metrics: Arc<Metrics>,
     clock: Clock,
-    gate: Mutex<Gate>,
-    pace: Arc<Mutex<Pace>>,
+    admission: Mutex<Admission>,
+    bucket: Arc<Mutex<TokenBucket>>,
     tasks: TaskGroup,
 }
 
@@ -71,7 +71,7 @@ struct Shared {
 struct Place {
     shared: Arc<Shared>,
     member: String,
-    budget: Arc<Mutex<Pace>>,
+    budget: Arc<Mutex<TokenBucket>>,
 }
 
 // === impl Relay ===
@@ -102,8 +102,8 @@ impl Relay {
             limits: self.limits,
             metrics: self.metrics,
             clock: self.clock,
-            gate: Mutex::new(Gate::new(self.targets)),
-            pace: Arc::new(Mutex::new(Pace::new(self.rate))),
+            admission: Mutex::new(Admission::new(self.targets)),
+            bucket: Arc::new(Mutex::new(TokenBucket::new(self.rate))),
             tasks,
         });
         handler(move |request, peer| {
@@ -152,11 +152,11 @@ impl Shared {
             version: request.version(),
             has_cloud: self.cloud.borrow().is_up(),
         };
-        let mut gate = self.gate.lock();
-        let target = gate.enter(ask)?;
-        self.count(&gate);
+        let mut admission = self.admission.lock();
+        let target = admission.enter(ask)?;
+        self.count(&admission);
         let member = ask.member.unwrap_or_default().to_owned();
-        let budget = gate.budget(&member, self.clock.boot().since_boot());
+        let budget = admission.budget(&member, self.clock.boot().since_boot());
         Ok((
             target,
             Place {
@@ -173,13 +173,13 @@ impl Shared {
         // TLS sends small packets; each would wait for the acknowledgement of the previous one.
         let _ = cloud.set_nodelay(true);
         let (near, budget) = (TokioIo::new(near), place.budget.clone());
-        let copying = tunnel::copy(near, cloud, self.limits, budget, self.pace.clone(), &self.clock);
+        let copying = tunnel::copy(near, cloud, self.limits, budget, self.bucket.clone(), &self.clock);
         let end = self.tasks.token().run_until_cancelled(copying).await;
         tracing::debug!(node = place.member, ?end, "Tunnel ended");
     }
 
-    fn count(&self, gate: &Gate) {
-        let open = i64::try_from(gate.total().min(TOTAL)).unwrap_or(0);
+    fn count(&self, admission: &Admission) {
+        let open = i64::try_from(admission.total().min(TOTAL)).unwrap_or(0);
         self.metrics.relay_tunnels.set(open);
     }
 }
@@ -188,9 +188,9 @@ impl Shared {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut gate = self.shared.gate.lock();
-        gate.leave(&self.member);
-        self.shared.count(&gate);
+        let mut admission = self.shared.admission.lock();
+        admission.leave(&self.member);
+        self.shared.count(&admission);
     }
 }
 

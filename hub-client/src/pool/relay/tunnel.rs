@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use yurt_runtime::Clock;
 
-use super::pace::Pace;
+use super::token_bucket::TokenBucket;
 
 /// Size of the copy buffer of each direction, bytes; a tunnel holds nothing else.
 const COPY_BUFFER: usize = 8 * 1024;
@@ -41,8 +41,8 @@ pub enum End {
 /// State shared by both directions.
 struct Shared<'a> {
     clock: &'a Clock,
-    own: Mutex<Pace>,
-    paces: [&'a Mutex<Pace>; 2],
+    own: Mutex<TokenBucket>,
+    buckets: [&'a Mutex<TokenBucket>; 2],
     moved: AtomicU64,
 }
 
@@ -64,14 +64,14 @@ pub async fn copy(
     near: impl AsyncRead + AsyncWrite,
     far: impl AsyncRead + AsyncWrite,
     limits: Limits,
-    member: Arc<Mutex<Pace>>,
-    all: Arc<Mutex<Pace>>,
+    member: Arc<Mutex<TokenBucket>>,
+    all: Arc<Mutex<TokenBucket>>,
     clock: &Clock,
 ) -> End {
     let shared = Shared {
         clock,
-        own: Mutex::new(Pace::new(limits.rate)),
-        paces: [&member, &all],
+        own: Mutex::new(TokenBucket::new(limits.rate)),
+        buckets: [&member, &all],
         moved: AtomicU64::new(0),
     };
     let (near_read, near_write) = tokio::io::split(near);
@@ -108,7 +108,7 @@ impl Shared<'_> {
     fn spend(&self, bytes: usize) -> Duration {
         let now = self.clock.boot().since_boot();
         let own = self.own.lock().spend(now, bytes);
-        let shared = self.paces.map(|pace| pace.lock().spend(now, bytes));
+        let shared = self.buckets.map(|bucket| bucket.lock().spend(now, bytes));
         shared.into_iter().fold(own, Duration::max)
     }
 
@@ -132,14 +132,20 @@ mod tests {
 
     /// Creates the two far ends of a tunnel, and the tunnel.
     fn tunnel(limits: Limits, all: u64) -> (DuplexStream, DuplexStream, impl Future<Output = End>) {
-        tunnel_of(limits, Pace::new(u64::MAX), all)
+        tunnel_of(limits, TokenBucket::new(u64::MAX), all)
     }
 
-    fn tunnel_of(limits: Limits, member: Pace, all: u64) -> (DuplexStream, DuplexStream, impl Future<Output = End>) {
+    fn tunnel_of(
+        limits: Limits,
+        member: TokenBucket,
+        all: u64,
+    ) -> (DuplexStream, DuplexStream, impl Future<Output = End>) {
         let (client, near) = duplex(1024);
         let (far, cloud) = duplex(1024);
         let copying = async move {
-            let (member, all) = [member, Pace::new(all)].map(|pace| Arc::new(Mutex::new(pace))).into();
+            let (member, all) = [member, TokenBucket::new(all)]
+                .map(|pace| Arc::new(Mutex::new(pace)))
+                .into();
             copy(near, far, limits, member, all, &Clock::system()).await
         };
         (client, cloud, copying)
@@ -208,7 +214,7 @@ mod tests {
             ..Limits::default()
         };
         let day = 24 * 60 * 60;
-        let mut spent = Pace::daily(day);
+        let mut spent = TokenBucket::daily(day);
         let now = Clock::system().boot().since_boot();
         assert_eq!(
             spent.spend(now, 2 * usize::try_from(day).unwrap()),

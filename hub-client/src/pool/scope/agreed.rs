@@ -15,8 +15,7 @@ use yurt_apimachinery::GroupVersionResource;
 use yurt_apimachinery::pool_scope::{self, SharedResource};
 
 use super::config;
-use crate::pool::probe::{CloudReach, CoordinatorReach, ScopeStatus};
-use crate::random::random;
+use crate::health::{CloudReach, CoordinatorReach, ScopeStatus};
 use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
 
@@ -111,7 +110,7 @@ impl ScopeFollower {
             let names = unlisted.join(", ");
             format!("the coordinator shares {names}, which is not copied: ConfigMap kube-system/yurt-hub-cfg {read}")
         });
-        self.data.troubles().tell(SCOPE, refusal);
+        self.data.failures().tell(SCOPE, refusal);
     }
 }
 
@@ -147,7 +146,7 @@ impl OwnRead {
         };
         self.said = said.to_vec();
         // Jitter: the hubs of a pool must not read at the same moment.
-        self.due = now + self.pause + self.pause.mul_f64((random() % 1000) as f64 / 1000.0);
+        self.due = now + self.pause + self.pause.mul_f64((fastrand::u64(..) % 1000) as f64 / 1000.0);
     }
 }
 

@@ -15,7 +15,6 @@ use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::empty;
 
-use crate::random::random;
 use crate::upstream::Cloud;
 
 /// Path of the ConfigMap: the collection with a selector of one name. The right to that one object suffices for it.
@@ -63,7 +62,7 @@ pub(super) async fn follow(cloud: Arc<Cloud>, list: watch::Sender<Read>) {
                 pause = (pause * 2).min(PAUSES.1);
             }
         }
-        tokio::time::sleep(pause + pause.mul_f64((random() % 1000) as f64 / 1000.0)).await;
+        tokio::time::sleep(pause + pause.mul_f64((fastrand::u64(..) % 1000) as f64 / 1000.0)).await;
     }
 }
 
@@ -104,7 +103,7 @@ async fn follow_once(
         }
     }
     let at = position.clone().unwrap_or_default();
-    let seconds = WATCH_SECONDS + random() % WATCH_SECONDS;
+    let seconds = WATCH_SECONDS + fastrand::u64(..) % WATCH_SECONDS;
     let path = format!("{PATH}&watch=1&allowWatchBookmarks=true&resourceVersion={at}&timeoutSeconds={seconds}");
     let mut request = Request::new(empty());
     *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::pool::probe::CloudReach;
+use crate::health::CloudReach;
 
 /// Age from which an allowed verdict is renewed in the background.
 pub const RENEWED_FROM: Duration = Duration::from_secs(45);

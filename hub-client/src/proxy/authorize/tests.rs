@@ -127,7 +127,7 @@ fn open(
     let means = Means {
         reviews: Arc::new(oracle.clone()),
         reach: reach.subscribe(),
-        nudge: Arc::default(),
+        wake: Arc::default(),
         clock: clock.clone(),
         tasks: tasks.clone(),
     };

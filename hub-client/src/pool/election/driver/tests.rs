@@ -15,7 +15,7 @@ fn driver(tasks: &TaskGroup) -> Driver {
         LeaseClient::new(nowhere, "kube-system", "yurthub"),
         watch::Sender::default(),
         Box::new(|_, _| {}),
-        Troubles::new(clock),
+        Failures::new(clock),
         tasks.clone(),
     )
     .unwrap()

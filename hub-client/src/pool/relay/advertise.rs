@@ -18,7 +18,7 @@ use crate::config;
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Dependencies of the accepting side.
-pub struct Offering {
+pub struct Advertiser {
     /// Flags of the relay.
     pub settings: config::Relay,
     /// Servers on whose route this node's address is looked up: the coordinator, then the cloud servers.
@@ -31,9 +31,9 @@ pub struct Offering {
     pub tasks: TaskGroup,
 }
 
-// === impl Offering ===
+// === impl Advertiser ===
 
-impl Offering {
+impl Advertiser {
     /// Serves until the tasks end; sends the content of the pool lease to `offer`.
     pub async fn run(self, offer: watch::Sender<Option<Offer>>) {
         let token = self.tasks.token();

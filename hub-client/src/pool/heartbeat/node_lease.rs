@@ -23,16 +23,16 @@ use yurt_apimachinery::{ResourceVersion, Status};
 use yurt_runtime::http::{Body, full, status_response};
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 
-use super::kept::Kept;
+use super::lease_cache::CachedLease;
 use super::plan::own::{Outcome, OwnAction, OwnInput, OwnLease, PoolRenewal};
 use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros};
 use super::relaying::Relaying;
+use crate::failures::Failures;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
 use crate::pool::relay;
 use crate::proxy::pass_through::answered;
 use crate::replicas::PoolData;
-use crate::replicas::proof::Timeline;
-use crate::troubles::Troubles;
+use crate::replicas::history_check::HistoryState;
 use crate::upstream::Cloud;
 
 /// Maximum time for a renewal at the cloud. After it the pool lease asks the leader to forward this node's beats. The
@@ -60,17 +60,17 @@ pub struct OwnHeartbeat {
     clock: Clock,
     tasks: TaskGroup,
     /// Wakes the cloud's prober.
-    nudge: Arc<Notify>,
+    wake: Arc<Notify>,
     plan: Mutex<OwnLease>,
     /// The pool lease as last seen.
     pool_lease: tokio::sync::Mutex<Option<Value>>,
     /// The cloud's last answer about the lease.
-    last: Mutex<Option<Kept>>,
+    last: Mutex<Option<CachedLease>>,
     /// RV of the lease that the cloud acknowledged last in its present history.
     acknowledged: Mutex<Option<ResourceVersion>>,
     /// State of the proof that the cloud's history is unchanged. Renewals wait for that proof.
-    timeline: Timeline,
-    troubles: Troubles,
+    history: HistoryState,
+    failures: Failures,
     kept_at: PathBuf,
     /// Time of the last write of the answer to disk.
     stored: Mutex<Option<BootTime>>,
@@ -91,22 +91,22 @@ impl OwnHeartbeat {
         pool: Option<LeaseClient>,
         clock: Clock,
         tasks: TaskGroup,
-        nudge: Arc<Notify>,
+        wake: Arc<Notify>,
         kept_at: PathBuf,
     ) -> Self {
-        let last = Kept::load(&kept_at);
+        let last = CachedLease::load(&kept_at);
         Self {
             node: node.to_owned(),
             cloud,
             pool,
             relaying: None,
             tasks,
-            nudge,
+            wake,
             plan: Mutex::default(),
             pool_lease: tokio::sync::Mutex::default(),
-            acknowledged: Mutex::new(last.as_ref().and_then(Kept::version)),
-            timeline: Timeline::default(),
-            troubles: Troubles::new(clock.clone()),
+            acknowledged: Mutex::new(last.as_ref().and_then(CachedLease::version)),
+            history: HistoryState::default(),
+            failures: Failures::new(clock.clone()),
             last: Mutex::new(last),
             kept_at,
             stored: Mutex::default(),
@@ -134,8 +134,8 @@ impl OwnHeartbeat {
     #[must_use]
     pub fn beside(self, data: &PoolData) -> Self {
         Self {
-            timeline: data.timeline().clone(),
-            troubles: data.troubles().clone(),
+            history: data.history().clone(),
+            failures: data.failures().clone(),
             ..self
         }
     }
@@ -205,11 +205,11 @@ impl OwnHeartbeat {
     async fn beat(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
         let now = self.clock.unix();
         let at = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
-        let echo = Kept::of(request.headers(), request.body().clone());
+        let echo = CachedLease::of(request.headers(), request.body().clone());
         let is_put = request.method() == Method::PUT;
         if self.carry_out(OwnInput::Beat(at)) {
             // An earlier renewal would overwrite the evidence that the cloud was restored from a backup.
-            self.timeline.renewal_may_go().await;
+            self.history.renewal_may_go().await;
             let (outcome, answer) = self.renew_cloud(request, at).await;
             if outcome != Outcome::Heard {
                 self.annotated.store(true, Ordering::Relaxed);
@@ -239,7 +239,7 @@ impl OwnHeartbeat {
         if let Some(answer) = self.ask_cloud(request).await {
             return (Outcome::Heard, Some(answer));
         }
-        self.nudge.notify_one();
+        self.wake.notify_one();
         let relayed = !relay_first && self.relay(at).await;
         (if relayed { Outcome::Relayed } else { Outcome::Lost }, None)
     }
@@ -290,7 +290,7 @@ impl OwnHeartbeat {
             return None;
         }
         if status.is_success()
-            && let Some(kept) = Kept::of(&headers, body.clone())
+            && let Some(kept) = CachedLease::of(&headers, body.clone())
         {
             self.store(&kept);
             let version = kept.version();
@@ -307,7 +307,7 @@ impl OwnHeartbeat {
 
     /// Writes the answer to disk at most every [`STORE_EVERY`]: any answer about this node's lease serves after a
     /// restart.
-    fn store(&self, kept: &Kept) {
+    fn store(&self, kept: &CachedLease) {
         let now = self.clock.boot();
         let mut stored = self.stored.lock();
         if stored.is_none_or(|at| now.since(at) >= STORE_EVERY) {
@@ -367,7 +367,7 @@ impl OwnHeartbeat {
             let Ok(answer) = written else { return };
             let refusal = answer.refusal();
             let is_settled = answer.lease.is_some() || refusal.is_some();
-            self.troubles.tell(POOL_LEASE, refusal);
+            self.failures.tell(POOL_LEASE, refusal);
             if answer.lease.is_some() {
                 *seen = answer.lease;
             }

@@ -7,29 +7,29 @@ use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::{ACCEPT_GZIP, empty};
 
 use super::answer::read_all;
-use super::{Ended, IDLE, REPLICA_HEADER, Stream};
+use super::{IDLE, REPLICA_HEADER, Reflector, StreamEnd};
+use crate::replicas::history_check::Connection;
 use crate::replicas::members;
-use crate::replicas::proof::Connection;
 use crate::replicas::source::Source;
 use crate::upstream::{in_words, retry_after};
 
-// === impl Stream ===
+// === impl Reflector ===
 
-impl Stream {
+impl Reflector {
     /// Returns an answer with status 200.
-    pub(in crate::replicas) async fn get(&self, query: &str) -> Result<Response<Incoming>, Ended> {
+    pub(in crate::replicas) async fn get(&self, query: &str) -> Result<Response<Incoming>, StreamEnd> {
         let response = self.send(query).await?;
         self.require_ok(response).await
     }
 
     /// Returns any answer.
-    pub(in crate::replicas) async fn send(&self, query: &str) -> Result<Response<Incoming>, Ended> {
+    pub(in crate::replicas) async fn send(&self, query: &str) -> Result<Response<Incoming>, StreamEnd> {
         self.send_as(query, false).await
     }
 
     /// Returns any answer. For a replica, a coordinator also reports how it obtained its data, even in the role of the
     /// cloud. kube-apiserver sends every change separately and ignores the header.
-    pub(super) async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, Ended> {
+    pub(super) async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, StreamEnd> {
         let mut path = format!("{}?{query}", self.wire_kind().collection_path());
         let mut accept = "application/json";
         if self.reads_nodes() {
@@ -57,11 +57,11 @@ impl Stream {
         path: &str,
         accept: &'static str,
         more: Vec<(HeaderName, HeaderValue)>,
-    ) -> Result<Response<Incoming>, Ended> {
+    ) -> Result<Response<Incoming>, StreamEnd> {
         let mut request = Request::new(empty());
         *request.uri_mut() = path
             .parse()
-            .map_err(|_| Ended::Failed(format!("{path:?} is not a path")))?;
+            .map_err(|_| StreamEnd::Failed(format!("{path:?} is not a path")))?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
         headers.extend(more);
@@ -72,7 +72,7 @@ impl Stream {
         };
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
         let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
-        let sent = sent.map_err(|_| Ended::Failed("no answer in time".into()))?;
+        let sent = sent.map_err(|_| StreamEnd::Failed("no answer in time".into()))?;
         let response = sent.map_err(failed)?;
         self.may_be_taken(&response).await?;
         Ok(response)
@@ -80,13 +80,13 @@ impl Stream {
 
     /// Waits until a proof covers the connection of a cloud answer. The connection may be newer than the request, so
     /// nothing is read before that.
-    async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), Ended> {
+    async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), StreamEnd> {
         let connection = Connection {
             server: self.place,
             number: HttpClient::connection_of(response),
         };
-        if self.source == Source::Cloud && !self.data.timeline().proven_over(connection).await {
-            return Err(Ended::Failed("the cloud's history is not proved".into()));
+        if self.source == Source::Cloud && !self.data.history().proven_over(connection).await {
+            return Err(StreamEnd::Failed("the cloud's history is not proved".into()));
         }
         Ok(())
     }
@@ -94,21 +94,21 @@ impl Stream {
     pub(in crate::replicas) async fn require_ok(
         &self,
         response: Response<Incoming>,
-    ) -> Result<Response<Incoming>, Ended> {
+    ) -> Result<Response<Incoming>, StreamEnd> {
         match response.status() {
             StatusCode::OK => Ok(response),
-            StatusCode::GONE => Err(Ended::Expired),
+            StatusCode::GONE => Err(StreamEnd::Expired),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                Err(Ended::NotReady(retry_after(response.headers())))
+                Err(StreamEnd::NotReady(retry_after(response.headers())))
             }
             status => {
                 let body = read_all(response).await.unwrap_or_default();
-                Err(Ended::Refused(in_words(status, &body)))
+                Err(StreamEnd::Refused(in_words(status, &body)))
             }
         }
     }
 }
 
-fn failed(error: ClientError) -> Ended {
-    Ended::Failed(error.to_string())
+fn failed(error: ClientError) -> StreamEnd {
+    StreamEnd::Failed(error.to_string())
 }

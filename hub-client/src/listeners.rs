@@ -70,7 +70,7 @@ pub(crate) async fn dummy(
     let Some((name, address)) = config.dummy.clone() else {
         return Ok(Vec::new());
     };
-    let ready = tokio::task::spawn_blocking(move || crate::dummy::ensure(&name, address)).await;
+    let ready = tokio::task::spawn_blocking(move || crate::dummy_interface::ensure(&name, address)).await;
     if let Err(why) = ready.unwrap_or_else(|error| Err(error.to_string())) {
         tracing::warn!(
             why,

@@ -14,7 +14,7 @@ use yurt_runtime::{Clock, TaskGroup};
 use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
-use crate::replicas::proof::Connection;
+use crate::replicas::history_check::Connection;
 
 const SERVICES: &str = "services";
 
@@ -78,9 +78,9 @@ impl Held {
     }
 
     /// A stream of the replica's current generation.
-    fn stream(&self, source: Source) -> Stream {
+    fn stream(&self, source: Source) -> Reflector {
         let client = HttpClient::new("http://127.0.0.1:9".parse().unwrap(), None, Protocol::Http1, IDLE);
-        Stream {
+        Reflector {
             source,
             client: client.unwrap(),
             place: 0,
@@ -107,7 +107,7 @@ impl Held {
 }
 
 /// Applies the events in turn, as the stream of a server does.
-async fn told(stream: &mut Stream, events: Vec<RawEvent>) -> Result<(), Ended> {
+async fn told(stream: &mut Reflector, events: Vec<RawEvent>) -> Result<(), StreamEnd> {
     let mut step = None;
     for event in events {
         stream.take_event(event, &mut step, rv(1006)).await?;
@@ -164,10 +164,10 @@ async fn stream_changes_only_the_generation_it_was_opened_for() {
     ];
     for events in of_the_lost_history {
         let ended = told(&mut old, events.clone()).await;
-        assert!(matches!(ended, Err(Ended::Overtaken)), "{events:?}: {ended:?}");
+        assert!(matches!(ended, Err(StreamEnd::Overtaken)), "{events:?}: {ended:?}");
     }
     let listed = old.take_list(vec![service("late", 1006)], rv(1006), Some(0)).await;
-    assert!(matches!(listed, Err(Ended::Overtaken)), "{listed:?}");
+    assert!(matches!(listed, Err(StreamEnd::Overtaken)), "{listed:?}");
     assert_eq!(held.state(), (1004, vec!["web".to_owned()]));
 }
 
@@ -191,7 +191,7 @@ async fn list_of_a_coordinator_that_is_behind_is_refused_and_begins_no_generatio
         .stream(Source::Coordinator)
         .take_list(vec![service("web", 1001)], rv(1004), Some(0))
         .await;
-    assert!(matches!(listed, Err(Ended::Failed(_))), "{listed:?}");
+    assert!(matches!(listed, Err(StreamEnd::Failed(_))), "{listed:?}");
     assert_eq!(held.look(Collection::generation), 0);
     assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
     // The cloud is never behind its own events: it lost its history.
@@ -215,7 +215,7 @@ async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
             bookmark(1010, &[ANNOTATION_DIFF_DONE]),
         ];
         let ended = told(&mut held.stream(Source::Coordinator), jump).await;
-        assert!(matches!(ended, Err(Ended::Expired)), "from {from}: {ended:?}");
+        assert!(matches!(ended, Err(StreamEnd::Expired)), "from {from}: {ended:?}");
         assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
     }
     for from in [1006, 1008] {
@@ -244,7 +244,7 @@ async fn bookmark_inside_a_step_says_nothing_of_the_position() {
 
 /// Runs a stream of the cloud at a server that answers every request with `status` and `body`. Also returns whether the
 /// earlier proof is still valid.
-async fn is_proven_after(status: StatusCode, body: &'static str) -> (Ended, bool) {
+async fn is_proven_after(status: StatusCode, body: &'static str) -> (StreamEnd, bool) {
     let held = Held::new();
     let mut stream = held.stream(Source::Cloud);
     let server = Server::bind(LOOPBACK, "no flag").await.unwrap();
@@ -252,9 +252,9 @@ async fn is_proven_after(status: StatusCode, body: &'static str) -> (Ended, bool
     let answer = handler(move |_, _| async move { answer_json(status, body) });
     let _serving = server.serve(&TaskGroup::new(), answer);
     stream.client = HttpClient::new(url.parse().unwrap(), None, Protocol::Http1, IDLE).unwrap();
-    held.data.timeline().prove(Connection { server: 0, number: 1 });
+    held.data.history().prove(Connection { server: 0, number: 1 });
     let ended = stream.run(Begin::Resume).await;
-    (ended, held.data.timeline().holds(SERVICES, 0))
+    (ended, held.data.history().holds(SERVICES, 0))
 }
 
 /// No number follows the highest ones: a hub that held one could begin no generation.
@@ -265,7 +265,7 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
         let forged = vec![service("forged", 1008)];
         let mut stream = held.stream(Source::Coordinator);
         let taken = stream.take_list(forged, rv(1009), Some(told)).await;
-        assert!(matches!(taken, Err(Ended::Refused(_))), "{taken:?}");
+        assert!(matches!(taken, Err(StreamEnd::Refused(_))), "{taken:?}");
         assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
     }
     // Many steps are accepted: otherwise a leader that begins often would shut out a hub that was off.
@@ -283,24 +283,24 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
 #[tokio::test]
 async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
     let held = Held::stored().await;
-    let timeline = held.data.timeline();
-    timeline.prove(Connection { server: 0, number: 1 });
+    let history = held.data.history();
+    history.prove(Connection { server: 0, number: 1 });
     let coordinators = |held: &mut Collection| held.restart(7, vec![service("web", 1001)], rv(1006));
     held.replica.collection().update_of(0, rv(1006), coordinators).unwrap();
     let mut stream = Box::pin(held.stream(Source::Cloud).run(Begin::Resume));
     assert!(stream.as_mut().now_or_never().is_none());
-    assert!(timeline.proven().now_or_never().is_none(), "another one is asked for");
+    assert!(history.proven().now_or_never().is_none(), "another one is asked for");
 }
 
 /// A resource that is refused, or cannot be read, fails for days; other streams would wait for a proof each time.
 #[tokio::test]
 async fn what_a_server_refuses_puts_no_proof_in_doubt() {
     let refused = is_proven_after(StatusCode::FORBIDDEN, r#"{"kind":"Status","code":403}"#).await;
-    assert!(matches!(refused, (Ended::Refused(_), true)), "{refused:?}");
+    assert!(matches!(refused, (StreamEnd::Refused(_), true)), "{refused:?}");
     let unreadable = is_proven_after(StatusCode::OK, "{\"type\":\"ADDED\",\"object\":{\"metadata\":{}}}\n").await;
-    assert!(matches!(unreadable, (Ended::Unreadable(_), true)), "{unreadable:?}");
+    assert!(matches!(unreadable, (StreamEnd::Unreadable(_), true)), "{unreadable:?}");
     let cut = is_proven_after(StatusCode::OK, "").await;
-    assert!(matches!(cut, (Ended::Closed, false)), "{cut:?}");
+    assert!(matches!(cut, (StreamEnd::Closed, false)), "{cut:?}");
 }
 
 /// A server that answers watches with the given events, one connection each.
@@ -349,15 +349,15 @@ async fn source_that_falls_silent_is_left_for_another_connection() {
     let watched = tokio::time::timeout(Duration::from_secs(3600), stream.watch()).await;
     let ended = watched.expect("it is left");
     assert!(
-        matches!(&ended, Err(Ended::Silent(why)) if why.contains("30 s")),
+        matches!(&ended, Err(StreamEnd::Silent(why)) if why.contains("30 s")),
         "{ended:?}"
     );
     assert_eq!(began.elapsed().as_secs(), 10 + 10 + 30);
-    assert!(Ended::Silent(String::new()).may_be_of_the_history());
+    assert!(StreamEnd::Silent(String::new()).may_be_of_the_history());
 
     assert_eq!(connections.load(Ordering::SeqCst), 1);
     let again = tokio::time::timeout(Duration::from_secs(3600), stream.watch()).await;
-    assert!(matches!(again, Ok(Err(Ended::Silent(_)))), "{again:?}");
+    assert!(matches!(again, Ok(Err(StreamEnd::Silent(_)))), "{again:?}");
     assert_eq!(connections.load(Ordering::SeqCst), 2, "not the same one again");
 }
 
@@ -370,6 +370,6 @@ async fn watch_that_outlives_its_time_is_left() {
     stream.client = client;
     let began = Instant::now();
     let watched = tokio::time::timeout(Duration::from_secs(3600), stream.watch()).await;
-    assert!(matches!(watched, Ok(Err(Ended::Silent(_)))), "{watched:?}");
+    assert!(matches!(watched, Ok(Err(StreamEnd::Silent(_)))), "{watched:?}");
     assert_eq!(began.elapsed(), stream.lasts() + OVERDUE);
 }

@@ -6,7 +6,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Token bucket in bytes. A caller that overdraws waits for the refill; later callers queue behind it.
 #[derive(Debug)]
-pub struct Pace {
+pub struct TokenBucket {
     /// Refill rate, bytes per second.
     rate: u64,
     /// Time at which the bucket is full again.
@@ -15,9 +15,9 @@ pub struct Pace {
     burst: Duration,
 }
 
-// === impl Pace ===
+// === impl TokenBucket ===
 
-impl Pace {
+impl TokenBucket {
     /// Creates a bucket of `rate` bytes per second that holds one second of them.
     #[must_use]
     pub fn new(rate: u64) -> Self {
@@ -62,36 +62,39 @@ mod tests {
 
     #[test]
     fn a_second_is_free_and_the_rest_waits() {
-        let mut pace = Pace::new(1_000);
-        assert_eq!(pace.spend(secs(100), 1_000), Duration::ZERO);
-        assert_eq!(pace.spend(secs(100), 500), Duration::from_millis(500));
-        assert_eq!(pace.spend(secs(100), 500), secs(1), "behind the one before");
-        assert_eq!(pace.spend(secs(102), 500), Duration::ZERO);
+        let mut bucket = TokenBucket::new(1_000);
+        assert_eq!(bucket.spend(secs(100), 1_000), Duration::ZERO);
+        assert_eq!(bucket.spend(secs(100), 500), Duration::from_millis(500));
+        assert_eq!(bucket.spend(secs(100), 500), secs(1), "behind the one before");
+        assert_eq!(bucket.spend(secs(102), 500), Duration::ZERO);
     }
 
     #[test]
     fn nobody_saves_up_more_than_a_second() {
-        let mut pace = Pace::new(1_000);
-        assert_eq!(pace.spend(secs(10), 10), Duration::ZERO);
-        assert_eq!(pace.spend(secs(100_000), 3_000), secs(2));
+        let mut bucket = TokenBucket::new(1_000);
+        assert_eq!(bucket.spend(secs(10), 10), Duration::ZERO);
+        assert_eq!(bucket.spend(secs(100_000), 3_000), secs(2));
     }
 
     #[test]
     fn day_may_be_spent_at_once_and_then_the_rate_remains() {
-        let mut pace = Pace::daily(864_000);
+        let mut bucket = TokenBucket::daily(864_000);
         let morning = secs(60);
-        assert!(pace.is_full(morning));
-        assert_eq!(pace.spend(morning, 864_000), Duration::ZERO);
-        assert_eq!(pace.spend(morning, 100), secs(10));
-        assert!(!pace.is_full(morning + DAY));
-        assert!(pace.is_full(morning + DAY + secs(10)), "everything is earned again");
+        assert!(bucket.is_full(morning));
+        assert_eq!(bucket.spend(morning, 864_000), Duration::ZERO);
+        assert_eq!(bucket.spend(morning, 100), secs(10));
+        assert!(!bucket.is_full(morning + DAY));
+        assert!(bucket.is_full(morning + DAY + secs(10)), "everything is earned again");
     }
 
     #[test]
     fn no_number_is_too_large() {
-        let mut pace = Pace::new(0);
-        assert!(pace.spend(secs(1), usize::MAX) > secs(1_000));
-        let _ = pace.spend(Duration::MAX, usize::MAX);
-        assert!(pace.spend(secs(1), 1) > secs(1_000), "what was spent is not forgotten");
+        let mut bucket = TokenBucket::new(0);
+        assert!(bucket.spend(secs(1), usize::MAX) > secs(1_000));
+        let _ = bucket.spend(Duration::MAX, usize::MAX);
+        assert!(
+            bucket.spend(secs(1), 1) > secs(1_000),
+            "what was spent is not forgotten"
+        );
     }
 }

@@ -23,7 +23,7 @@ pub const LIST_ALONE: Duration = Duration::from_secs(10);
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 
 /// All drafts.
-pub struct Drafts {
+pub struct PartialListStore {
     slots: Mutex<BTreeMap<(String, bool), Arc<Slot>>>,
     disk: Option<Disk>,
 }
@@ -80,9 +80,9 @@ pub type Evidence = (ResourceVersion, Vec<(ObjectKey, ResourceVersion)>);
 /// Position and generation of the replica when it was read.
 pub type Held = (ResourceVersion, u64);
 
-// === impl Drafts ===
+// === impl PartialListStore ===
 
-impl Drafts {
+impl PartialListStore {
     /// Opens the drafts in `store`; without one, drafts do not outlive the process.
     #[must_use]
     pub fn new(store: Option<ReplicaStore>) -> Self {

@@ -12,10 +12,9 @@ use yurt_runtime::TaskGroup;
 use yurt_storage::Replica;
 
 use super::detour::{Begin, Detour, Wanted};
+use super::reflector::{Reflector, StreamEnd};
 use super::source::Source;
-use super::stream::{Ended, Stream};
 use super::{PoolData, members};
-use crate::random::random;
 use crate::upstream::Upstreams;
 
 /// First pause after a failure.
@@ -54,7 +53,7 @@ pub struct Follower {
 struct Running {
     source: Source,
     confirmed: oneshot::Receiver<()>,
-    ended: oneshot::Receiver<Ended>,
+    ended: oneshot::Receiver<StreamEnd>,
     _cancel: DropGuard,
 }
 
@@ -97,7 +96,7 @@ impl Follower {
                         detour.confirmed(target);
                         backoff.0 = BACKOFF_MIN;
                         self.data.confirmed(self.replica.name(), target);
-                        self.data.troubles().works(self.replica.name());
+                        self.data.failures().works(self.replica.name());
                         let (collection, source) = (self.replica.name(), target.as_str());
                         tracing::info!(collection, source, "Source confirmed");
                         continue;
@@ -107,12 +106,12 @@ impl Follower {
             };
             let is_lost = matches!(
                 ended,
-                Ended::Failed(_)
-                    | Ended::Silent(_)
-                    | Ended::Refused(_)
-                    | Ended::Oversized(_)
-                    | Ended::Unstored(_)
-                    | Ended::Unreadable(_)
+                StreamEnd::Failed(_)
+                    | StreamEnd::Silent(_)
+                    | StreamEnd::Refused(_)
+                    | StreamEnd::Oversized(_)
+                    | StreamEnd::Unstored(_)
+                    | StreamEnd::Unreadable(_)
             );
             if is_lost && active.is_none() {
                 self.data.lost(self.replica.name());
@@ -134,16 +133,16 @@ impl Follower {
         self.data.distrust().instead(self.replica.name(), general, now)
     }
 
-    fn troubles(&self, source: Source, why: &str) {
+    fn failures(&self, source: Source, why: &str) {
         let why = format!("{}: {why}", source.as_str());
-        self.data.troubles().unanswered(self.replica.name(), &why);
+        self.data.failures().unanswered(self.replica.name(), &why);
     }
 
     /// Applies the end of a stream of `source` and returns the pause before the next one.
     fn after(
         &self,
         source: Source,
-        ended: Ended,
+        ended: StreamEnd,
         wanted: Wanted,
         detour: &mut Detour,
         backoff: &mut Backoff,
@@ -151,8 +150,8 @@ impl Follower {
         let (collection, name) = (self.replica.name(), source.as_str());
         match ended {
             // A stream that ended normally is reopened immediately: the source is not lost.
-            Ended::Closed | Ended::Overtaken => backoff.short(),
-            Ended::Expired => {
+            StreamEnd::Closed | StreamEnd::Overtaken => backoff.short(),
+            StreamEnd::Expired => {
                 // Only this hub reads the members.
                 let has_copy =
                     collection != members::COLLECTION && self.replica.collection().read(Collection::is_complete);
@@ -161,7 +160,7 @@ impl Follower {
                         collection,
                         "The coordinator cannot resume this replica; resuming at the cloud"
                     );
-                    self.data.timeline().reopen();
+                    self.data.history().reopen();
                     return wanted.detour.unwrap_or_default() + backoff.short();
                 }
                 match detour {
@@ -169,35 +168,35 @@ impl Follower {
                     Detour::None | Detour::List(_) => backoff.short(),
                 }
             }
-            Ended::OtherHistory => {
+            StreamEnd::OtherHistory => {
                 detour.contradicted(source);
                 backoff.short()
             }
-            Ended::Oversized(why) => {
+            StreamEnd::Oversized(why) => {
                 let row = self.data.does_not_fit(collection, &why);
                 // A later list may fit. Resuming event by event would never reach it.
                 detour.contradicted(source);
                 OVERSIZED.0 * 2_u32.saturating_pow(row.saturating_sub(1)).min(OVERSIZED.1)
             }
-            Ended::NotReady(after) => {
-                self.troubles(source, "requested a retry later");
+            StreamEnd::NotReady(after) => {
+                self.failures(source, "requested a retry later");
                 detour.failed(source);
                 backoff.asked_for(source, after)
             }
-            Ended::Interrupted(why) => {
+            StreamEnd::Interrupted(why) => {
                 tracing::debug!(collection, source = name, why, "List interrupted");
                 backoff.0 = BACKOFF_MIN;
                 backoff.short()
             }
-            Ended::Refused(why) | Ended::Unreadable(why) | Ended::Unstored(why) => {
+            StreamEnd::Refused(why) | StreamEnd::Unreadable(why) | StreamEnd::Unstored(why) => {
                 let why = format!("{name}: {why}");
-                self.data.troubles().refused(collection, &why);
+                self.data.failures().refused(collection, &why);
                 detour.failed(source);
                 backoff.grow()
             }
-            Ended::Failed(why) | Ended::Silent(why) => {
-                tracing::debug!(collection, source = name, why, "Stream failed");
-                self.troubles(source, &why);
+            StreamEnd::Failed(why) | StreamEnd::Silent(why) => {
+                tracing::debug!(collection, source = name, why, "Reflector failed");
+                self.failures(source, &why);
                 detour.failed(source);
                 backoff.grow()
             }
@@ -233,14 +232,14 @@ impl Follower {
         };
         let (confirm, confirmed) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let stream = Stream {
+        let stream = Reflector {
             source,
             client,
             place,
             replica: self.replica.clone(),
             data: self.data.clone(),
             pool: self.pool.clone(),
-            random: random(),
+            random: fastrand::u64(..),
             confirmed: Some(confirm),
             opened: None,
             generation: self.replica.collection().read(Collection::generation),
@@ -264,20 +263,20 @@ impl Follower {
 }
 
 /// Waits until `running` has confirmed (`None`) or ended (its end); never resolves without a stream.
-async fn confirmed_or_ended(running: &mut Option<Running>) -> Option<Ended> {
+async fn confirmed_or_ended(running: &mut Option<Running>) -> Option<StreamEnd> {
     let Some(running) = running else {
         return std::future::pending().await;
     };
     tokio::select! {
         biased;
         Ok(()) = &mut running.confirmed => None,
-        ended = &mut running.ended => Some(ended.unwrap_or(Ended::Closed)),
+        ended = &mut running.ended => Some(ended.unwrap_or(StreamEnd::Closed)),
     }
 }
 
-async fn ended(running: &mut Option<Running>) -> Ended {
+async fn ended(running: &mut Option<Running>) -> StreamEnd {
     match running {
-        Some(running) => (&mut running.ended).await.unwrap_or(Ended::Closed),
+        Some(running) => (&mut running.ended).await.unwrap_or(StreamEnd::Closed),
         None => std::future::pending().await,
     }
 }
@@ -287,7 +286,7 @@ async fn ended(running: &mut Option<Running>) -> Ended {
 impl Backoff {
     /// Pause after a normal end: short, but long enough to avoid a busy loop.
     fn short(&self) -> Duration {
-        Duration::from_millis(20 + random() % 80)
+        Duration::from_millis(20 + fastrand::u64(..) % 80)
     }
 
     /// Pause that the server asked for, `after` if it sent a duration. A coordinator without complete data is near and has
@@ -306,7 +305,7 @@ impl Backoff {
     fn grow(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (self.0 * 2).min(BACKOFF_MAX);
-        pause + pause.mul_f64((random() % 1000) as f64 / 1000.0)
+        pause + pause.mul_f64((fastrand::u64(..) % 1000) as f64 / 1000.0)
     }
 }
 

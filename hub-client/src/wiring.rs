@@ -14,22 +14,23 @@ use yurt_storage::Replica;
 use crate::StartError;
 use crate::config::{Config, ELECTION_LEASE, ELECTION_NAMESPACE};
 use crate::failpoints;
+use crate::health::{self, CloudReach, CoordinatorReach};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::{Driver, ElectionView, Signals};
 use crate::pool::election::rank;
 use crate::pool::feed::progress::FeedProgress;
-use crate::pool::heartbeat::own::{self, OwnHeartbeat};
+use crate::pool::heartbeat::node_lease::{self, OwnHeartbeat};
 use crate::pool::heartbeat::relaying::Relaying;
 use crate::pool::leader::Leader;
 use crate::pool::lease_client::LeaseClient;
-use crate::pool::probe::{self, CloudReach, CoordinatorReach};
+use crate::pool::relay::advertise::Advertiser;
 use crate::pool::relay::client::{RelayClient, Settings};
-use crate::pool::relay::offer::Offering;
 use crate::pool::relay::route::Target;
 use crate::pool::relay::serve::Relay;
 use crate::pool::relay::tunnel::Limits;
 use crate::pool::scope::ScopeTeller;
 use crate::pool::scope::agreed::ScopeFollower;
+use crate::pool::source_controller::SourceController;
 use crate::proxy::Proxy;
 use crate::proxy::authorize::{self, Authorizer, Means};
 use crate::proxy::caller::Callers;
@@ -40,12 +41,11 @@ use crate::proxy::places::Places;
 use crate::proxy::written::Written;
 use crate::replicas::alarm::{FINDINGS_MAX, Finding};
 use crate::replicas::detour::Wanted;
-use crate::replicas::follow::Follower;
-use crate::replicas::proof::Prover;
+use crate::replicas::follower::Follower;
+use crate::replicas::history_check::HistoryVerifier;
 use crate::replicas::source::CoordinatorState;
-use crate::replicas::steer::Steering;
 use crate::replicas::{PoolData, ahead, lag, members};
-use crate::report::Report;
+use crate::status::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
 mod truth;
@@ -54,7 +54,7 @@ mod truth;
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 
 /// State shared by the parts of a hub.
-pub(crate) struct Parts {
+pub(crate) struct Wiring {
     config: Config,
     clock: Clock,
     tasks: TaskGroup,
@@ -70,9 +70,9 @@ pub(crate) struct Parts {
     findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
 }
 
-// === impl Parts ===
+// === impl Wiring ===
 
-impl Parts {
+impl Wiring {
     /// Creates the parts from their inputs, with no shared state yet; nothing runs.
     pub(crate) fn new(
         config: Config,
@@ -106,17 +106,17 @@ impl Parts {
 
     /// Starts the probes of cloud and coordinator.
     pub(crate) fn start_probes(&self) {
-        let (token, troubles) = (self.tasks.token(), self.data.troubles());
-        let (reach, nudge) = &self.cloud;
+        let (token, failures) = (self.tasks.token(), self.data.failures());
+        let (reach, wake) = &self.cloud;
         let cloud = self.upstreams.cloud.clone();
         self.tasks.spawn_critical(
             "probe-cloud",
-            probe::probe_cloud(cloud, reach.clone(), nudge.clone(), troubles.clone(), token.clone()),
+            health::probe_cloud(cloud, reach.clone(), wake.clone(), failures.clone(), token.clone()),
         );
         if let Some(CoordinatorClient { shared, .. }) = self.upstreams.coordinator.clone() {
-            let (reach, nudge) = &self.coordinator;
-            let (clock, reach, nudge) = (self.clock.clone(), reach.clone(), nudge.clone());
-            let probing = probe::probe_coordinator(shared, clock, reach, nudge, troubles.clone(), token);
+            let (reach, wake) = &self.coordinator;
+            let (clock, reach, wake) = (self.clock.clone(), reach.clone(), wake.clone());
+            let probing = health::probe_coordinator(shared, clock, reach, wake, failures.clone(), token);
             self.tasks.spawn_critical("probe-coordinator", probing);
         }
     }
@@ -141,7 +141,7 @@ impl Parts {
             );
             self.tasks.spawn_critical("leave-copies-ahead", leaving);
         }
-        let steering = Steering {
+        let steering = SourceController {
             election: self.election.subscribe(),
             cloud: self.cloud.0.subscribe(),
             coordinator: self
@@ -236,7 +236,7 @@ impl Parts {
             metrics: self.metrics.clone(),
             progress: self.progress.clone(),
             clock: self.clock.clone(),
-            nudge: self.coordinator.1.clone(),
+            wake: self.coordinator.1.clone(),
         };
         let lease = LeaseClient::new(coordinator.shared.clone(), ELECTION_NAMESPACE, ELECTION_LEASE);
         let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));
@@ -246,7 +246,7 @@ impl Parts {
             lease,
             self.election.clone(),
             start_leading,
-            self.data.troubles().clone(),
+            self.data.failures().clone(),
             tasks.clone(),
         )
         .map_err(|error| StartError::Internal(error.to_string()))?;
@@ -255,7 +255,7 @@ impl Parts {
             coordinator: self.coordinator.0.subscribe(),
             rank: self.rank.subscribe(),
             behind: self.start_comparing(),
-            nudge: self.coordinator.1.clone(),
+            wake: self.coordinator.1.clone(),
         };
         tasks.spawn_critical("election", driver.run(signals, tasks.token().cancelled_owned()));
         Ok(())
@@ -269,7 +269,7 @@ impl Parts {
             identity: self.upstreams.node.clone(),
         };
         let (offer, offered) = watch::channel(None);
-        let offering = Offering {
+        let offering = Advertiser {
             settings,
             ways_out: std::iter::once(&coordinator.server)
                 .chain(&self.config.servers)
@@ -325,7 +325,7 @@ impl Parts {
     /// Starts this node's heartbeat, and the proofs of the cloud's history, for which it is evidence.
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
-        let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), own::NAMESPACE, &self.config.node));
+        let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), node_lease::NAMESPACE, &self.config.node));
         let heartbeat = OwnHeartbeat::new(
             &self.config.node,
             self.upstreams.cloud.clone(),
@@ -336,7 +336,7 @@ impl Parts {
             self.config.cache_dir.join("node-lease"),
         );
         let heartbeat = Arc::new(heartbeat.with_relaying(self.relaying()).beside(&self.data));
-        let prover = Prover {
+        let prover = HistoryVerifier {
             data: self.data.clone(),
             cloud: self.upstreams.cloud.clone(),
             heartbeat: heartbeat.clone(),
@@ -376,7 +376,7 @@ impl Parts {
         let means = Means {
             reviews: Arc::new(cloud.clone()),
             reach: self.cloud.0.subscribe(),
-            nudge: self.cloud.1.clone(),
+            wake: self.cloud.1.clone(),
             clock: self.clock.clone(),
             tasks: self.tasks.clone(),
         };
@@ -404,7 +404,7 @@ impl Parts {
             cloud: PassThrough {
                 cloud,
                 tasks: self.tasks.clone(),
-                nudge: self.cloud.1.clone(),
+                wake: self.cloud.1.clone(),
             },
             heartbeat,
             tasks: self.tasks.clone(),

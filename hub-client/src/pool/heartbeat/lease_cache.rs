@@ -8,18 +8,18 @@ use yurt_apimachinery::negotiation::{body_format, body_json};
 use yurt_runtime::http::{Body, full};
 
 use super::plan::DELEGATE_HEARTBEAT_ANNOTATION;
-use crate::replicas::proof::lease_version;
+use crate::replicas::history_check::lease_version;
 
 /// Answer of the cloud, cached for the time without the cloud.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct CachedLease {
     content_type: HeaderValue,
     body: Bytes,
 }
 
-// === impl Kept ===
+// === impl CachedLease ===
 
-impl Kept {
+impl CachedLease {
     pub(super) fn of(headers: &HeaderMap, body: Bytes) -> Option<Self> {
         let content_type = headers.get(CONTENT_TYPE)?.clone();
         (!body.is_empty()).then_some(Self { content_type, body })

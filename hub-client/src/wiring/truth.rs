@@ -1,14 +1,14 @@
 //! Starts the parts that compare the coordinator's data with the cloud, and tell the pool.
 
-use super::Parts;
-use crate::pool::heartbeat::own::OwnHeartbeat;
+use super::Wiring;
+use crate::pool::forgery_reports::Reporter;
+use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::replicas::alarm::Alarm;
-use crate::replicas::reports::Reporter;
 use crate::replicas::verify::Verifier;
 
-// === impl Parts ===
+// === impl Wiring ===
 
-impl Parts {
+impl Wiring {
     /// Starts comparing samples of the coordinator's data with the cloud.
     pub(super) fn start_verifying(&self) {
         let period = self.config.verify_period;

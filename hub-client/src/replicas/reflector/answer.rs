@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use yurt_apimachinery::Status;
 use yurt_runtime::http::Decoded;
 
-use super::{Ended, GENERATION_HEADER, IDLE};
+use super::{GENERATION_HEADER, IDLE, StreamEnd};
 
 /// Maximum bytes of an answer that is no page of a list: a Status, or a NodePool. etcd stores at most 1.5 MiB of it.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -19,14 +19,14 @@ pub(in crate::replicas) fn generation_of(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Returns the end of a stream for this Status, from an ERROR event or the body of a refusal.
-pub(in crate::replicas) fn ended_by(status: &Bytes) -> Ended {
+pub(in crate::replicas) fn ended_by(status: &Bytes) -> StreamEnd {
     match Status::from_json(status) {
-        Some(status) if status.code() == StatusCode::GONE.as_u16() => Ended::Expired,
+        Some(status) if status.code() == StatusCode::GONE.as_u16() => StreamEnd::Expired,
         Some(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => {
-            Ended::NotReady(status.retry_after().map(|seconds| Duration::from_secs(seconds.into())))
+            StreamEnd::NotReady(status.retry_after().map(|seconds| Duration::from_secs(seconds.into())))
         }
-        Some(status) => Ended::Failed(status.message().to_owned()),
-        None => Ended::Failed("unreadable ERROR event".into()),
+        Some(status) => StreamEnd::Failed(status.message().to_owned()),
+        None => StreamEnd::Failed("unreadable ERROR event".into()),
     }
 }
 
@@ -34,9 +34,9 @@ pub(in crate::replicas) fn ended_by(status: &Bytes) -> Ended {
 ///
 /// # Errors
 /// A longer body, and every error of the connection.
-pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Result<Bytes, Ended> {
+pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Result<Bytes, StreamEnd> {
     let check = |bytes| match bytes > ANSWER_BYTES_MAX {
-        true => Err(Ended::Failed(format!(
+        true => Err(StreamEnd::Failed(format!(
             "the answer is larger than {ANSWER_BYTES_MAX} bytes"
         ))),
         false => Ok(()),
@@ -48,15 +48,15 @@ pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Resul
 /// so a slow link does not fail.
 pub(in crate::replicas) async fn read_checked(
     response: Response<Incoming>,
-    check: impl Fn(usize) -> Result<(), Ended>,
-) -> Result<Bytes, Ended> {
-    let mut body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
+    check: impl Fn(usize) -> Result<(), StreamEnd>,
+) -> Result<Bytes, StreamEnd> {
+    let mut body = Decoded::of(response).map_err(|error| StreamEnd::Failed(error.to_string()))?;
     let mut read = BytesMut::new();
     loop {
         let next = tokio::time::timeout(IDLE, body.next()).await;
-        match next.map_err(|_| Ended::Failed("the answer ended early".into()))? {
+        match next.map_err(|_| StreamEnd::Failed("the answer ended early".into()))? {
             None => return Ok(read.freeze()),
-            Some(Err(error)) => return Err(Ended::Failed(error.to_string())),
+            Some(Err(error)) => return Err(StreamEnd::Failed(error.to_string())),
             Some(Ok(data)) => {
                 check(read.len() + data.len())?;
                 read.extend_from_slice(&data);

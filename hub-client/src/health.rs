@@ -15,10 +15,10 @@ use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::HttpClient;
 
-use super::feed::wire::VERSION;
+use crate::failures::Failures;
+use crate::pool::feed::wire::VERSION;
 use crate::replicas::source::CoordinatorState;
 use crate::replicas::warnings::Report;
-use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
 /// Time between probes while they succeed.
@@ -141,21 +141,21 @@ impl CloudReach {
     }
 }
 
-/// Probes the cloud until `token` is cancelled; `nudge` triggers an immediate probe.
+/// Probes the cloud until `token` is cancelled; `wake` triggers an immediate probe.
 pub async fn probe_cloud(
     cloud: Arc<Cloud>,
     reach: watch::Sender<CloudReach>,
-    nudge: Arc<Notify>,
-    troubles: Troubles,
+    wake: Arc<Notify>,
+    failures: Failures,
     token: CancellationToken,
 ) {
     loop {
         let ask = |place: usize| {
-            let (client, troubles) = (cloud.at(place).beats.clone(), &troubles);
+            let (client, failures) = (cloud.at(place).beats.clone(), &failures);
             async move {
                 let answer = livez(&client).await;
                 if let Err(why) = &answer {
-                    troubles.unanswered(CLOUD, &format!("{}: {why}", client.server()));
+                    failures.unanswered(CLOUD, &format!("{}: {why}", client.server()));
                 }
                 answer.is_ok()
             }
@@ -167,14 +167,14 @@ pub async fn probe_cloud(
         }
         let up = found.is_some();
         let failed = if up {
-            troubles.works(CLOUD);
+            failures.works(CLOUD);
             0
         } else {
             reach.borrow().failed_probes.unwrap_or(0).saturating_add(1)
         };
         if reach.borrow().failed_probes != Some(failed) {
             if failed == 0 || failed == FAILURES {
-                let why = troubles.why(CLOUD);
+                let why = failures.why(CLOUD);
                 tracing::info!(
                     server = cloud.server().beats.server(),
                     reachable = up,
@@ -186,7 +186,7 @@ pub async fn probe_cloud(
                 failed_probes: Some(failed),
             });
         }
-        if pause(up, &nudge, &token).await.is_none() {
+        if pause(up, &wake, &token).await.is_none() {
             return;
         }
     }
@@ -225,39 +225,39 @@ where
     if own { Some(current) } else { other.ok().flatten() }
 }
 
-/// Probes the coordinator until `token` is cancelled; `nudge` triggers an immediate probe.
+/// Probes the coordinator until `token` is cancelled; `wake` triggers an immediate probe.
 pub async fn probe_coordinator(
     client: HttpClient,
     clock: Clock,
     reach: watch::Sender<CoordinatorReach>,
-    nudge: Arc<Notify>,
-    troubles: Troubles,
+    wake: Arc<Notify>,
+    failures: Failures,
     token: CancellationToken,
 ) {
-    let (mut failures, mut first_failure) = (0_u32, clock.boot());
+    let (mut failed, mut first_failure) = (0_u32, clock.boot());
     loop {
         let status = pool_status(&client, TIMEOUT).await;
         match &status {
             Ok(status) => {
-                troubles.works(COORDINATOR);
+                failures.works(COORDINATOR);
                 match status.other_version() {
-                    Some(why) => troubles.refused(FEED_VERSION, &why),
-                    None => troubles.works(FEED_VERSION),
+                    Some(why) => failures.refused(FEED_VERSION, &why),
+                    None => failures.works(FEED_VERSION),
                 }
-                failures = 0;
+                failed = 0;
             }
             Err(why) => {
-                troubles.unanswered(COORDINATOR, &format!("{}: {why}", client.server()));
-                failures = failures.saturating_add(1);
-                if failures == 1 {
+                failures.unanswered(COORDINATOR, &format!("{}: {why}", client.server()));
+                failed = failed.saturating_add(1);
+                if failed == 1 {
                     first_failure = clock.boot();
                 }
-                if failures == FAILURES {
+                if failed == FAILURES {
                     tracing::warn!(server = client.server(), why, "Coordinator is unreachable");
                 }
             }
         }
-        let state = if failures >= FAILURES {
+        let state = if failed >= FAILURES {
             CoordinatorState::Unreachable { since: first_failure }
         } else if status.is_ok() {
             CoordinatorState::Reachable
@@ -270,7 +270,7 @@ pub async fn probe_coordinator(
             *known = CoordinatorReach { state, status };
             changed
         });
-        if pause(failures == 0, &nudge, &token).await.is_none() {
+        if pause(failed == 0, &wake, &token).await.is_none() {
             return;
         }
     }
@@ -289,10 +289,10 @@ pub async fn pool_status(client: &HttpClient, timeout: Duration) -> Result<PoolS
     serde_json::from_slice(&body).map_err(|error| error.to_string())
 }
 
-async fn pause(up: bool, nudge: &Notify, token: &CancellationToken) -> Option<()> {
+async fn pause(up: bool, wake: &Notify, token: &CancellationToken) -> Option<()> {
     tokio::select! {
         () = token.cancelled() => None,
-        () = nudge.notified() => Some(()),
+        () = wake.notified() => Some(()),
         () = tokio::time::sleep(if up { EVERY } else { AGAIN }) => Some(()),
     }
 }

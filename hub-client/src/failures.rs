@@ -14,13 +14,13 @@ const REASON_MAX: usize = 500;
 
 /// Current failures of one hub by name, shared by its parts. Their number is bounded by the hub's parts and replicas.
 #[derive(Clone, Debug)]
-pub struct Troubles {
-    known: Arc<Mutex<BTreeMap<String, Trouble>>>,
+pub struct Failures {
+    known: Arc<Mutex<BTreeMap<String, Failure>>>,
     clock: Clock,
 }
 
 #[derive(Debug)]
-struct Trouble {
+struct Failure {
     why: String,
     /// True if a server answered with a refusal, which lasts until an operator changes something.
     is_refusal: bool,
@@ -28,9 +28,9 @@ struct Trouble {
     since: i64,
 }
 
-// === impl Troubles ===
+// === impl Failures ===
 
-impl Troubles {
+impl Failures {
     /// Creates an empty set.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
@@ -76,7 +76,7 @@ impl Troubles {
     /// Returns the reason for the failure of `what`; `None` if it works or was not attempted.
     #[must_use]
     pub fn why(&self, what: &str) -> Option<String> {
-        self.known.lock().get(what).map(|trouble| trouble.why.clone())
+        self.known.lock().get(what).map(|failure| failure.why.clone())
     }
 
     /// Number of failures.
@@ -89,9 +89,9 @@ impl Troubles {
     #[must_use]
     pub fn describe(&self) -> Value {
         let known = self.known.lock();
-        let described = known.iter().map(|(what, trouble)| {
-            let since = Time::from_unix(trouble.since).to_string();
-            (what.clone(), json!({ "since": since, "why": trouble.why }))
+        let described = known.iter().map(|(what, failure)| {
+            let since = Time::from_unix(failure.since).to_string();
+            (what.clone(), json!({ "since": since, "why": failure.why }))
         });
         Value::Object(described.collect())
     }
@@ -101,7 +101,7 @@ impl Troubles {
         let why: String = why.chars().take(REASON_MAX).collect();
         match self.known.lock().entry(what.to_owned()) {
             Entry::Vacant(vacant) => {
-                vacant.insert(Trouble {
+                vacant.insert(Failure {
                     why,
                     is_refusal,
                     since: self.clock.unix().secs,
@@ -123,25 +123,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trouble_is_news_once_and_keeps_the_time_of_its_beginning() {
+    fn a_failure_is_news_once_and_keeps_the_time_of_its_beginning() {
         let (clock, hand) = Clock::fake();
-        let troubles = Troubles::new(clock);
-        assert!(troubles.note("services", "403", true));
-        let first = troubles.describe();
+        let failures = Failures::new(clock);
+        assert!(failures.note("services", "403", true));
+        let first = failures.describe();
         hand.advance(std::time::Duration::from_secs(60));
-        assert!(!troubles.note("services", "403", true));
-        assert!(troubles.note("services", "401", true), "another reason");
-        assert_eq!(troubles.describe()["services"]["since"], first["services"]["since"]);
-        assert_eq!(troubles.why("services").as_deref(), Some("401"));
-        assert_eq!(troubles.count(), 1);
-        troubles.works("services");
-        assert_eq!((troubles.count(), troubles.describe()), (0, json!({})));
+        assert!(!failures.note("services", "403", true));
+        assert!(failures.note("services", "401", true), "another reason");
+        assert_eq!(failures.describe()["services"]["since"], first["services"]["since"]);
+        assert_eq!(failures.why("services").as_deref(), Some("401"));
+        assert_eq!(failures.count(), 1);
+        failures.works("services");
+        assert_eq!((failures.count(), failures.describe()), (0, json!({})));
     }
 
     #[test]
     fn a_long_reason_is_cut() {
-        let troubles = Troubles::new(Clock::system());
-        troubles.refused("services", &"é".repeat(10_000));
-        assert_eq!(troubles.why("services").unwrap().chars().count(), REASON_MAX);
+        let failures = Failures::new(Clock::system());
+        failures.refused("services", &"é".repeat(10_000));
+        assert_eq!(failures.why("services").unwrap().chars().count(), REASON_MAX);
     }
 }

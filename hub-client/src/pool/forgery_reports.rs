@@ -1,7 +1,7 @@
 //! Reports forged data to the coordinator, and checks what other members report.
 //!
 //! A check compares one object at the coordinator with the cloud, under this node's own identity: over its own link, or
-//! through the relay of a peer while it has none. [`warnings`](super::warnings) (pure) decides what is checked when.
+//! through the relay of a peer while it has none. [`warnings`](crate::replicas::warnings) (pure) decides what is checked when.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
 use yurt_runtime::http::client::HttpClient;
 
-use super::alarm::{Alarm, Finding};
-use super::truth::{Held, State, Truth, Verdict, judge};
-use super::warnings::{Report, Suspects, Warnings};
-use super::{members, questions};
-use crate::pool::probe::CloudReach;
-use crate::pool::relay::client::RelayClient;
+use super::relay::client::RelayClient;
+use crate::health::CloudReach;
+use crate::replicas::alarm::{Alarm, Finding};
+use crate::replicas::truth::{Held, State, Truth, Verdict, judge};
+use crate::replicas::warnings::{Report, Suspects, Warnings};
+use crate::replicas::{members, questions};
 use crate::upstream::Cloud;
 
 /// Path of the reports at the coordinator.
@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between looks at the open reports.
 const TICK: Duration = Duration::from_secs(5);
 /// Name of the failure while reports are open.
-const TROUBLE: &str = "reports of forged data";
+const FAILURE: &str = "reports of forged data";
 
 /// Reports and checks.
 pub struct Reporter {
@@ -83,7 +83,7 @@ impl Reporter {
     /// Warns the operator of this node.
     fn tell(&self, open: &[Report]) {
         let Some(first) = open.first() else {
-            return self.alarm.data.troubles().works(TROUBLE);
+            return self.alarm.data.failures().works(FAILURE);
         };
         let Report {
             accuser,
@@ -95,7 +95,7 @@ impl Reporter {
             "{accuser} reports that {collection} {key} of the coordinator is forged ({} open)",
             open.len()
         );
-        self.alarm.data.troubles().unanswered(TROUBLE, &why);
+        self.alarm.data.failures().unanswered(FAILURE, &why);
     }
 
     /// Checks what another member reported. Returns true if no further check is needed.

@@ -20,12 +20,12 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::config::ELECTION_LEASE;
+use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::election::machine::HubState;
 use crate::pool::feed::progress::FeedProgress;
-use crate::pool::heartbeat::own::OwnHeartbeat;
-use crate::pool::probe::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
+use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::replicas::source::{CoordinatorState, Source};
 use crate::replicas::{POOL_SCOPE, PoolData};
 
@@ -101,8 +101,8 @@ impl Report {
         Facts {
             cloud: self.cloud.borrow().failed_probes.map(|failed| failed == 0),
             coordinator: self.coordinator.as_ref().map(|_| self.coordinator_reachable()),
-            why_no_cloud: self.data.troubles().why(CLOUD).unwrap_or_default(),
-            why_no_coordinator: self.data.troubles().why(COORDINATOR).unwrap_or_default(),
+            why_no_cloud: self.data.failures().why(CLOUD).unwrap_or_default(),
+            why_no_coordinator: self.data.failures().why(COORDINATOR).unwrap_or_default(),
             incomplete: not(&complete),
             stale: not(&|name| self.data.is_fresh(name)),
             leader: election.leader.clone(),
@@ -113,7 +113,7 @@ impl Report {
 
     /// Returns the name of a collection, and the reason for its absence if known.
     fn with_reason(&self, name: &str) -> String {
-        match self.data.troubles().why(name) {
+        match self.data.failures().why(name) {
             Some(why) => format!("{name} ({why})"),
             None => name.to_owned(),
         }
@@ -190,7 +190,7 @@ impl Report {
             "relay": self.relay(),
             "electionsWon": election.elections_won,
             "conditions": self.conditions(),
-            "troubles": self.data.troubles().describe(),
+            "troubles": self.data.failures().describe(),
             "feedLag": self.feed_lag(),
             "collections": self.data.describe(),
             "scope": self.data.describe_scope(),
@@ -233,7 +233,7 @@ impl Report {
         let won = &self.metrics.elections_won;
         won.inc_by(election.elections_won.saturating_sub(won.get()));
         self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
-        self.metrics.troubles.set(self.data.troubles().count());
+        self.metrics.failures.set(self.data.failures().count());
         self.metrics.registry.render()
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! One proof covers all replicas. The hub obtains it at the start, when it turns to the cloud, and when a connection or a watch ends
 //! early. It is valid for data from connections that were open when it began: a later connection may lead to another cloud. It is
-//! valid for the replicas it covered: another one may have come from the coordinator since. [`timeline`](super::timeline) judges the
+//! valid for the replicas it covered: another one may have come from the coordinator since. [`timeline`](super::history) judges the
 //! answers. Before that, over each new connection, the hub checks that this is the cluster of the replicas (`cluster.rs`).
 
 use std::cmp::Reverse;
@@ -20,12 +20,12 @@ use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 use yurt_storage::Replica;
 
-use super::drafts::Evidence;
+use super::partial_list_store::Evidence;
 use super::questions::{first, get, head_of};
 use super::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
 use super::{POOL_SCOPE, PoolData, members};
-use crate::pool::heartbeat::own::{self, OwnHeartbeat};
-use crate::pool::probe::{CloudReach, CoordinatorReach};
+use crate::health::{CloudReach, CoordinatorReach};
+use crate::pool::heartbeat::node_lease::{self, OwnHeartbeat};
 use crate::upstream::{Cloud, CloudServer};
 
 /// Pause after a failed proof.
@@ -41,10 +41,10 @@ const RENEWAL_WAIT: Duration = Duration::from_secs(3);
 
 /// Shared state of the check that the cloud has the replicas' history.
 #[derive(Clone, Debug, Default)]
-pub struct Timeline(watch::Sender<State>);
+pub struct HistoryState(watch::Sender<CheckState>);
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct CheckState {
     /// Number of ended connections and streams that a proof rested on. The history may have ended with them, so an earlier proof
     /// says nothing of later data.
     breaks: u64,
@@ -80,13 +80,13 @@ impl Connection {
     }
 }
 
-// === impl Timeline ===
+// === impl HistoryState ===
 
-impl Timeline {
+impl HistoryState {
     /// Waits until the cloud's data may be requested; false if the cloud does not answer.
     pub async fn proven(&self) -> bool {
         let mut state = self.0.subscribe();
-        let settled = state.wait_for(State::is_settled).await;
+        let settled = state.wait_for(CheckState::is_settled).await;
         settled.is_ok_and(|state| state.proven.is_some())
     }
 
@@ -123,13 +123,13 @@ impl Timeline {
     pub async fn renewal_may_go(&self) {
         let mut state = self.0.subscribe();
         // After the timeout the proof lacks the lease as evidence, but keeps the rest.
-        let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(State::is_settled)).await;
+        let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(CheckState::is_settled)).await;
     }
 
     /// Invalidates every proof, including one in progress, because a stream of the cloud ended early or the hub turns to the cloud
     /// again.
     pub fn reopen(&self) {
-        self.0.send_modify(State::doubt);
+        self.0.send_modify(CheckState::doubt);
     }
 
     /// Records that data of the cloud (`why`) contradicts what replica `name` holds under `generation`. The cloud returned with
@@ -200,7 +200,7 @@ impl Timeline {
     /// Resolves when a proof shows that the history of `replica` is gone.
     pub async fn lost(&self, replica: &Replica) {
         let mut state = self.0.subscribe();
-        let is_gone = |state: &State| {
+        let is_gone = |state: &CheckState| {
             let generation = state.gone.get(replica.name());
             generation.is_some_and(|gone| *gone == replica.collection().read(|c| c.generation()))
         };
@@ -224,7 +224,7 @@ impl Timeline {
     }
 
     /// Records the result of a proof `about` these replicas. It began after `breaks`, while `over` was open.
-    fn settle(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Connection) {
+    fn reconcile(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Connection) {
         self.0.send_modify(|state| {
             state.proven = (state.breaks == breaks).then_some(over);
             state.is_away = false;
@@ -238,7 +238,7 @@ impl Timeline {
     /// Records a proof about generation 0 of the services that finds nothing gone.
     #[cfg(test)]
     pub(crate) fn prove(&self, over: Connection) {
-        self.settle([("services".to_owned(), 0)].into(), true, self.breaks(), over);
+        self.reconcile([("services".to_owned(), 0)].into(), true, self.breaks(), over);
     }
 
     /// Records whether the cloud answers. Proofs from before an outage are invalid after it.
@@ -254,7 +254,7 @@ impl Timeline {
     }
 }
 
-impl State {
+impl CheckState {
     /// True if a proof is complete or has failed.
     fn is_settled(&self) -> bool {
         self.proven.is_some() || self.is_away
@@ -267,11 +267,11 @@ impl State {
 }
 
 /// Index of a cloud server, and the number of connections to it so far.
-type Way = (usize, u64);
+type Route = (usize, u64);
 
 /// Basis of the last proof.
 struct Ground {
-    way: Way,
+    way: Route,
     /// Generations of the replicas it covered.
     generations: BTreeMap<String, u64>,
 }
@@ -290,7 +290,7 @@ impl Ground {
 }
 
 /// Obtains the proofs.
-pub struct Prover {
+pub struct HistoryVerifier {
     /// The replicas.
     pub data: Arc<PoolData>,
     /// The cloud's servers.
@@ -307,28 +307,28 @@ pub struct Prover {
     pub is_other_cluster: bool,
 }
 
-// === impl Prover ===
+// === impl HistoryVerifier ===
 
-impl Prover {
+impl HistoryVerifier {
     /// Obtains proofs until `token` is cancelled. Ends by itself if the replicas are of another cluster.
     pub async fn run(mut self, token: CancellationToken) {
         token.run_until_cancelled(self.keep_proving()).await;
     }
 
     async fn keep_proving(&mut self) {
-        let timeline = self.data.timeline().clone();
-        let mut state = timeline.0.subscribe();
+        let history = self.data.history().clone();
+        let mut state = history.0.subscribe();
         let mut ground: Option<Ground> = None;
         loop {
             if ground.as_ref().is_some_and(|ground| ground.way != self.way()) {
                 // The server may have ended just after the proof, without ending a stream.
-                timeline.reopen();
+                history.reopen();
                 ground = None;
             }
             let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
-            timeline.away(failed);
+            history.away(failed);
             if !failed && state.borrow_and_update().proven.is_none() {
-                let (breaks, way) = (timeline.breaks(), self.way());
+                let (breaks, way) = (history.breaks(), self.way());
                 let (known, generations) = self.known().await;
                 let is_thorough = ground.as_ref().is_none_or(|ground| !ground.carries(&generations));
                 match self.prove(&known, is_thorough).await {
@@ -337,16 +337,16 @@ impl Prover {
                         ground = None;
                     }
                     Ok((is_same, over)) => {
-                        timeline.settle(generations.clone(), is_same, breaks, over);
+                        history.reconcile(generations.clone(), is_same, breaks, over);
                         let way = self.way();
                         ground = Some(Ground { way, generations });
-                        self.data.troubles().works(TIMELINE);
+                        self.data.failures().works(TIMELINE);
                     }
                     Err(_) if self.is_other_cluster => return,
                     Err(why) => {
                         tracing::debug!(why, "Failed to prove the cloud's history");
-                        self.data.troubles().unanswered(TIMELINE, &why);
-                        timeline.away(true);
+                        self.data.failures().unanswered(TIMELINE, &why);
+                        history.away(true);
                         // A change of the cloud's reachability ends the pause.
                         let _ = tokio::time::timeout(AGAIN, self.reach.changed()).await;
                     }
@@ -362,7 +362,7 @@ impl Prover {
     }
 
     /// Server in use, and the number of connections to it so far. Probes use the same connections.
-    fn way(&self) -> Way {
+    fn way(&self) -> Route {
         let place = self.cloud.current();
         (place, self.cloud.at(place).beats.connections())
     }
@@ -379,7 +379,7 @@ impl Prover {
         if is_thorough {
             self.check_cluster().await?;
         }
-        let against = self.data.timeline().take_against();
+        let against = self.data.history().take_against();
         let over = self.connection(self.cloud.current());
         if known.is_nothing() {
             return Ok((true, over));
@@ -433,8 +433,8 @@ impl Prover {
                 let deleted: Vec<_> = c.deletions().take(NEWEST).cloned().collect();
                 (c.generation(), c.position(), held, deleted)
             });
-            let coming = self.data.drafts().evidence(name, kind, at, NEWEST).await;
-            if self.data.timeline().is_gone(name, generation) {
+            let coming = self.data.partial_lists().evidence(name, kind, at, NEWEST).await;
+            if self.data.history().is_gone(name, generation) {
                 continue;
             }
             // The position is compared with the head of Services. Other resources may have RVs of another etcd.
@@ -507,7 +507,7 @@ impl Prover {
         if known.lease.is_some() {
             let path = format!(
                 "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
-                own::NAMESPACE,
+                node_lease::NAMESPACE,
                 self.node
             );
             answers.lease = get(server, &path, "").await?.and_then(|lease| lease_version(&lease));
@@ -597,55 +597,55 @@ mod tests {
 
     const FIRST: Connection = Connection { server: 0, number: 1 };
 
-    fn is_proven(timeline: &Timeline) -> Option<bool> {
-        timeline.proven().now_or_never()
+    fn is_proven(history: &HistoryState) -> Option<bool> {
+        history.proven().now_or_never()
     }
 
     #[test]
     fn whatever_ends_puts_every_proof_in_doubt() {
-        let timeline = Timeline::default();
-        assert_eq!(is_proven(&timeline), None);
-        timeline.prove(FIRST);
-        assert_eq!(is_proven(&timeline), Some(true));
+        let history = HistoryState::default();
+        assert_eq!(is_proven(&history), None);
+        history.prove(FIRST);
+        assert_eq!(is_proven(&history), Some(true));
 
         // A stream continues while the cloud fails its probes, and ends later.
-        timeline.away(true);
-        assert_eq!(is_proven(&timeline), Some(false));
-        timeline.away(false);
-        timeline.prove(FIRST);
-        assert_eq!(is_proven(&timeline), Some(true));
-        timeline.reopen();
-        assert_eq!(is_proven(&timeline), None, "after a stream of any age");
+        history.away(true);
+        assert_eq!(is_proven(&history), Some(false));
+        history.away(false);
+        history.prove(FIRST);
+        assert_eq!(is_proven(&history), Some(true));
+        history.reopen();
+        assert_eq!(is_proven(&history), None, "after a stream of any age");
     }
 
     #[test]
     fn proof_begun_before_a_break_proves_nothing_after_it() {
-        let timeline = Timeline::default();
-        let breaks = timeline.breaks();
-        timeline.reopen();
-        timeline.settle(BTreeMap::new(), true, breaks, FIRST);
-        assert_eq!(is_proven(&timeline), None);
-        timeline.prove(FIRST);
-        assert_eq!(is_proven(&timeline), Some(true));
+        let history = HistoryState::default();
+        let breaks = history.breaks();
+        history.reopen();
+        history.reconcile(BTreeMap::new(), true, breaks, FIRST);
+        assert_eq!(is_proven(&history), None);
+        history.prove(FIRST);
+        assert_eq!(is_proven(&history), Some(true));
     }
 
     /// A connection that was opened later may lead to another cloud.
     #[test]
     fn proof_counts_for_connections_that_were_open_when_it_was_begun() {
-        let timeline = Timeline::default();
+        let history = HistoryState::default();
         let second = Connection { number: 2, ..FIRST };
-        timeline.prove(FIRST);
-        assert_eq!(timeline.proven_over(FIRST).now_or_never(), Some(true));
-        let mut waits = Box::pin(timeline.proven_over(second));
+        history.prove(FIRST);
+        assert_eq!(history.proven_over(FIRST).now_or_never(), Some(true));
+        let mut waits = Box::pin(history.proven_over(second));
         assert_eq!(waits.as_mut().now_or_never(), None);
-        assert_eq!(is_proven(&timeline), None, "another one is to come");
+        assert_eq!(is_proven(&history), None, "another one is to come");
         // One that began before.
-        timeline.prove(FIRST);
+        history.prove(FIRST);
         assert_eq!(waits.as_mut().now_or_never(), None);
-        timeline.prove(second);
+        history.prove(second);
         assert_eq!(waits.as_mut().now_or_never(), Some(true));
         assert_eq!(
-            timeline.proven_over(FIRST).now_or_never(),
+            history.proven_over(FIRST).now_or_never(),
             Some(true),
             "it was open, too"
         );
@@ -653,58 +653,52 @@ mod tests {
 
     #[test]
     fn proof_counts_for_the_copies_it_was_about() {
-        let timeline = Timeline::default();
-        timeline.extend("services", 0);
-        assert!(!timeline.holds("services", 0), "there is no proof");
-        timeline.prove(FIRST);
-        assert!(timeline.holds("services", 0));
-        assert!(!timeline.holds("services", 7), "it came from the coordinator since");
-        assert!(!timeline.holds("endpoints", 0));
-        timeline.extend("endpoints", 0);
-        assert!(timeline.holds("endpoints", 0), "the cloud listed it");
-        timeline.settle([("services".to_owned(), 7)].into(), false, timeline.breaks(), FIRST);
-        assert!(
-            timeline.is_about("services", 7) && !timeline.holds("services", 7),
-            "gone"
-        );
-        timeline.reopen();
-        assert!(!timeline.is_about("services", 7));
+        let history = HistoryState::default();
+        history.extend("services", 0);
+        assert!(!history.holds("services", 0), "there is no proof");
+        history.prove(FIRST);
+        assert!(history.holds("services", 0));
+        assert!(!history.holds("services", 7), "it came from the coordinator since");
+        assert!(!history.holds("endpoints", 0));
+        history.extend("endpoints", 0);
+        assert!(history.holds("endpoints", 0), "the cloud listed it");
+        history.reconcile([("services".to_owned(), 7)].into(), false, history.breaks(), FIRST);
+        assert!(history.is_about("services", 7) && !history.holds("services", 7), "gone");
+        history.reopen();
+        assert!(!history.is_about("services", 7));
     }
 
     #[test]
     fn what_a_server_tells_that_is_in_use_no_more_is_never_proved() {
-        let timeline = Timeline::default();
+        let history = HistoryState::default();
         let other = Connection { server: 1, number: 1 };
-        timeline.prove(FIRST);
-        let mut waits = Box::pin(timeline.proven_over(other));
+        history.prove(FIRST);
+        let mut waits = Box::pin(history.proven_over(other));
         for _ in 0..2 {
             assert_eq!(waits.as_mut().now_or_never(), None);
-            timeline.prove(FIRST);
+            history.prove(FIRST);
         }
         assert_eq!(waits.as_mut().now_or_never(), Some(false));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_contradicts_puts_a_proof_in_doubt_but_not_all_the_time() {
-        let timeline = Timeline::default();
-        timeline.prove(FIRST);
-        assert!(timeline.contradict("services", 0, &"web has another uid"));
-        assert!(timeline.contradict("endpoints", 0, &"and so has db"), "the same one");
-        assert_eq!(is_proven(&timeline), None);
-        assert_eq!(
-            timeline.take_against().as_deref(),
-            Some("services: web has another uid")
-        );
-        assert_eq!(timeline.take_against(), None);
-        timeline.settle([("services".to_owned(), 0)].into(), false, timeline.breaks(), FIRST);
-        assert!(timeline.contradict("services", 0, &"old"), "it is given up already");
-        assert_eq!(is_proven(&timeline), Some(true));
+        let history = HistoryState::default();
+        history.prove(FIRST);
+        assert!(history.contradict("services", 0, &"web has another uid"));
+        assert!(history.contradict("endpoints", 0, &"and so has db"), "the same one");
+        assert_eq!(is_proven(&history), None);
+        assert_eq!(history.take_against().as_deref(), Some("services: web has another uid"));
+        assert_eq!(history.take_against(), None);
+        history.reconcile([("services".to_owned(), 0)].into(), false, history.breaks(), FIRST);
+        assert!(history.contradict("services", 0, &"old"), "it is given up already");
+        assert_eq!(is_proven(&history), Some(true));
 
-        assert!(!timeline.contradict("services", 1, &"a server that leaves events out"));
-        assert_eq!(is_proven(&timeline), Some(true));
+        assert!(!history.contradict("services", 1, &"a server that leaves events out"));
+        assert_eq!(is_proven(&history), Some(true));
         tokio::time::advance(CONTRADICTED_AGAIN).await;
-        assert!(timeline.contradict("services", 1, &"another backup"));
-        assert_eq!(is_proven(&timeline), None);
+        assert!(history.contradict("services", 1, &"another backup"));
+        assert_eq!(is_proven(&history), None);
     }
 
     #[test]
@@ -726,10 +720,10 @@ mod tests {
 
     #[test]
     fn cloud_that_stays_away_wakes_nobody_again() {
-        let timeline = Timeline::default();
-        timeline.away(true);
-        let told = timeline.0.subscribe();
-        timeline.away(true);
+        let history = HistoryState::default();
+        history.away(true);
+        let told = history.0.subscribe();
+        history.away(true);
         assert!(!told.has_changed().unwrap());
     }
 }

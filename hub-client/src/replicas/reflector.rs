@@ -47,7 +47,7 @@ pub const GENERATION_HEADER: &str = "yurt-generation";
 
 /// Reason for the end of a stream.
 #[derive(Debug)]
-pub enum Ended {
+pub enum StreamEnd {
     /// Normal end: watch again from the last position.
     Closed,
     /// The server has compacted our position.
@@ -75,7 +75,7 @@ pub enum Ended {
 }
 
 /// One collection at one server.
-pub struct Stream {
+pub struct Reflector {
     /// The source.
     pub source: Source,
     /// The server.
@@ -109,9 +109,9 @@ struct PendingStep {
     bytes: usize,
 }
 
-// === impl Ended ===
+// === impl StreamEnd ===
 
-impl Ended {
+impl StreamEnd {
     /// True if the server may have ended the stream because it has another history, so that a proof is needed. False if the
     /// server gave a reason or the hub ended the stream: a resource that is refused for days would otherwise cause permanent
     /// proofs.
@@ -133,22 +133,22 @@ impl Ended {
     }
 }
 
-// === impl Stream ===
+// === impl Reflector ===
 
-impl Stream {
+impl Reflector {
     /// Runs until the stream ends.
-    pub async fn run(mut self, begin: Begin) -> Ended {
+    pub async fn run(mut self, begin: Begin) -> StreamEnd {
         if self.source != Source::Cloud {
             return self.follow(begin).await;
         }
-        let timeline = self.data.timeline().clone();
+        let history = self.data.history().clone();
         let Some(may_resume) = self.prove().await else {
-            return Ended::Failed("the cloud does not answer".into());
+            return StreamEnd::Failed("the cloud does not answer".into());
         };
         let replica = self.replica.clone();
         let is_gone = self.is_gone();
         let begin = match (may_resume, begin) {
-            (false, Begin::ResumeOnly) => return Ended::Expired,
+            (false, Begin::ResumeOnly) => return StreamEnd::Expired,
             (false, _) => Begin::List,
             (true, begin) => begin,
         };
@@ -156,44 +156,44 @@ impl Stream {
             match is_gone {
                 // The next list begins a new generation.
                 true => std::future::pending().await,
-                false => timeline.lost(&replica).await,
+                false => history.lost(&replica).await,
             }
         };
         let ended = tokio::select! {
             ended = self.follow(begin) => ended,
-            () = lost => return Ended::Closed,
+            () = lost => return StreamEnd::Closed,
         };
         let lasted = self.opened.map_or(Duration::ZERO, |opened| opened.elapsed());
-        let timed_out = matches!(ended, Ended::Closed) && lasted + TIMER_SLACK >= self.lasts();
+        let timed_out = matches!(ended, StreamEnd::Closed) && lasted + TIMER_SLACK >= self.lasts();
         if !timed_out && ended.may_be_of_the_history() {
-            timeline.reopen();
+            history.reopen();
         }
         ended
     }
 
     /// Waits for a proof about the replica. Returns whether the cloud has its history; `None` if there is no proof.
     async fn prove(&mut self) -> Option<bool> {
-        let (timeline, name) = (self.data.timeline(), self.replica.name());
+        let (history, name) = (self.data.history(), self.replica.name());
         for _ in 0..PROOFS_MAX {
-            if !timeline.proven().await {
+            if !history.proven().await {
                 return None;
             }
             let held = |held: &Collection| (held.generation(), held.is_complete());
             let (generation, is_complete) = self.replica.collection().read(held);
             self.generation = generation;
-            if timeline.is_gone(name, generation) || !is_complete {
+            if history.is_gone(name, generation) || !is_complete {
                 return Some(false);
             }
-            if timeline.is_about(name, generation) {
+            if history.is_about(name, generation) {
                 return Some(true);
             }
             // A list of the coordinator was applied during the proof.
-            timeline.reopen();
+            history.reopen();
         }
         None
     }
 
-    async fn follow(&mut self, begin: Begin) -> Ended {
+    async fn follow(&mut self, begin: Begin) -> StreamEnd {
         if !self.reads_nodes() {
             return self.follow_objects(begin).await;
         }
@@ -202,12 +202,12 @@ impl Stream {
             Ok(None) => self.follow_objects(begin).await,
             Ok(Some(node_pool)) => tokio::select! {
                 ended = self.follow_objects(begin) => ended,
-                () = node_pool.decides() => Ended::Closed,
+                () = node_pool.decides() => StreamEnd::Closed,
             },
         }
     }
 
-    async fn follow_objects(&mut self, begin: Begin) -> Ended {
+    async fn follow_objects(&mut self, begin: Begin) -> StreamEnd {
         let is_known = |held: &Collection| {
             // No watch saw the changes of the Nodes while a NodePool decided.
             let is_of_node_pool = self.reads_nodes() && held.objects().any(is_named);
@@ -221,7 +221,7 @@ impl Stream {
         let is_known = self.replica.collection().read(is_known);
         if begin == Begin::List || !is_known {
             if begin == Begin::ResumeOnly {
-                return Ended::Expired;
+                return StreamEnd::Expired;
             }
             if let Err(ended) = self.list().await {
                 return ended;
@@ -239,7 +239,7 @@ impl Stream {
 
     /// True if the cloud has lost the history of our objects.
     pub(super) fn is_gone(&self) -> bool {
-        self.source == Source::Cloud && self.data.timeline().is_gone(self.replica.name(), self.generation)
+        self.source == Source::Cloud && self.data.history().is_gone(self.replica.name(), self.generation)
     }
 
     /// Changes the replica up to `to` if it is still of this stream's generation. Waits for the disk if the stored mark
@@ -248,23 +248,23 @@ impl Stream {
         &self,
         to: ResourceVersion,
         change: impl FnOnce(&mut Collection) -> T,
-    ) -> Result<T, Ended> {
+    ) -> Result<T, StreamEnd> {
         let replicas = self.data.replicas();
         let covered = replicas.cover(&self.replica, self.generation, to, None).await;
         covered.map_err(|error| {
-            Ended::Unstored(format!("changes up to resourceVersion {to} wait for the disk: {error}"))
+            StreamEnd::Unstored(format!("changes up to resourceVersion {to} wait for the disk: {error}"))
         })?;
         let changed = self.replica.collection().update_of(self.generation, to, change);
         changed.map_err(|error| match error {
-            NotApplied::OtherHistory { .. } => Ended::Overtaken,
-            NotApplied::Uncovered { .. } => Ended::Unstored(error.to_string()),
+            NotApplied::OtherHistory { .. } => StreamEnd::Overtaken,
+            NotApplied::Uncovered { .. } => StreamEnd::Unstored(error.to_string()),
         })
     }
 
     /// Reads the replica if it is still of this stream's generation.
-    fn look<T>(&self, look: impl FnOnce(&Collection) -> T) -> Result<T, Ended> {
+    fn look<T>(&self, look: impl FnOnce(&Collection) -> T) -> Result<T, StreamEnd> {
         let look = |held: &Collection| (held.generation() == self.generation).then(|| look(held));
-        self.replica.collection().read(look).ok_or(Ended::Overtaken)
+        self.replica.collection().read(look).ok_or(StreamEnd::Overtaken)
     }
 
     /// Duration to request for the watch.
@@ -277,13 +277,13 @@ impl Stream {
         objects: Vec<Object>,
         at: ResourceVersion,
         generation: Option<u64>,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), StreamEnd> {
         let count = objects.len();
         if self.reads_nodes() && objects.is_empty() {
-            return Err(Ended::Refused(self.nobody()));
+            return Err(StreamEnd::Refused(self.nobody()));
         }
         if let Some(told) = generation.filter(|told| *told >= GENERATION_END) {
-            return Err(Ended::Refused(format!(
+            return Err(StreamEnd::Refused(format!(
                 "generation {told} is not taken, numbers are below {GENERATION_END}; the leader, or an administrator who voids the \
                  collection at the coordinator, has to begin another one"
             )));
@@ -318,12 +318,12 @@ impl Stream {
         });
         self.generation = taken
             .await?
-            .map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
+            .map_err(|error: WriteError| StreamEnd::Failed(error.to_string()))?;
         if self.source == Source::Cloud {
-            self.data.timeline().extend(self.replica.name(), self.generation);
+            self.data.history().extend(self.replica.name(), self.generation);
         }
         if self.reads_nodes() {
-            self.data.troubles().works(LABELS);
+            self.data.failures().works(LABELS);
         }
         self.data.fits(self.replica.name());
         self.data.heard(self.replica.name(), self.source, false);
@@ -336,24 +336,24 @@ impl Stream {
         Ok(())
     }
 
-    async fn watch(&mut self) -> Result<Ended, Ended> {
+    async fn watch(&mut self) -> Result<StreamEnd, StreamEnd> {
         let position = self.look(Collection::position)?;
         let response = self.send_as(&self.watch_query(position), true).await?;
         let response = self.require_ok(response).await?;
         self.opened = Some(Instant::now());
         if generation_of(response.headers()).is_some_and(|generation| generation != self.generation) {
-            return Ok(Ended::OtherHistory);
+            return Ok(StreamEnd::OtherHistory);
         }
         self.data.heard(self.replica.name(), self.source, false);
-        self.data.drafts().tidy(self.replica.name()).await;
+        self.data.partial_lists().tidy(self.replica.name()).await;
         if self.source == Source::Cloud {
             // Every position comes from the cloud, so it covers ours.
             self.confirm();
         }
         let connection = HttpClient::connection_of(&response);
-        let body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
+        let body = Decoded::of(response).map_err(|error| StreamEnd::Failed(error.to_string()))?;
         let ended = self.pump(body, position).await;
-        if matches!(ended, Err(Ended::Silent(_))) {
+        if matches!(ended, Err(StreamEnd::Silent(_))) {
             // A load balancer may answer pings for a dead server.
             self.client.leave(connection);
         }
@@ -365,7 +365,7 @@ impl Stream {
         format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={seconds}")
     }
 
-    async fn pump(&mut self, mut body: Decoded, opened_at: ResourceVersion) -> Result<Ended, Ended> {
+    async fn pump(&mut self, mut body: Decoded, opened_at: ResourceVersion) -> Result<StreamEnd, StreamEnd> {
         let mut decoder = WatchDecoder::new();
         let mut step = None;
         let ends = Instant::now() + self.lasts() + OVERDUE;
@@ -378,15 +378,15 @@ impl Stream {
             let data = match next {
                 Ok(Some(Ok(data))) => data,
                 // A broken connection equals a normal end: the next watch starts at the same position.
-                Ok(_) => return Ok(Ended::Closed),
+                Ok(_) => return Ok(StreamEnd::Closed),
                 Err(_) if Instant::now() >= ends => {
-                    return Err(Ended::Silent("the server did not end the watch in time".into()));
+                    return Err(StreamEnd::Silent("the server did not end the watch in time".into()));
                 }
-                Err(_) => return Err(Ended::Silent(format!("no data for {} s", silence.as_secs()))),
+                Err(_) => return Err(StreamEnd::Silent(format!("no data for {} s", silence.as_secs()))),
             };
             decoder.push(&data);
             for event in decoder.by_ref() {
-                let event = event.map_err(|error| Ended::Unreadable(error.to_string()))?;
+                let event = event.map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
                 has_bookmarks |= event.event_type == EventType::Bookmark;
                 self.take_event(event, &mut step, opened_at).await?;
             }
@@ -398,16 +398,16 @@ impl Stream {
         event: RawEvent,
         step: &mut Option<PendingStep>,
         opened_at: ResourceVersion,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), StreamEnd> {
         if event.event_type == EventType::Error {
             let is_confirmed = self.confirmed.is_none();
             return Err(match ended_by(&event.object) {
                 // The source may have begun another history; the answer to a new stream shows that.
-                Ended::Expired if is_confirmed && self.source == Source::Coordinator => Ended::Closed,
+                StreamEnd::Expired if is_confirmed && self.source == Source::Coordinator => StreamEnd::Closed,
                 ended => ended,
             });
         }
-        let unreadable = Ended::Unreadable;
+        let unreadable = StreamEnd::Unreadable;
         let (rv, stale) = if event.event_type == EventType::Bookmark {
             let bookmark = Bookmark::parse(&event.object).map_err(|error| unreadable(error.to_string()))?;
             (bookmark.resource_version, self.take_bookmark(&bookmark, step).await?)
@@ -426,7 +426,7 @@ impl Stream {
                     }
                 }
                 (None, Some(object)) if self.leaves_nobody(event.event_type, &object) => {
-                    self.data.troubles().refused(LABELS, &self.nobody());
+                    self.data.failures().refused(LABELS, &self.nobody());
                     *step = Some(PendingStep {
                         from: rv,
                         bytes: object.size(),
@@ -445,7 +445,7 @@ impl Stream {
     }
 
     /// Applies a bookmark. Returns true if it reports that the data is stale.
-    async fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> Result<bool, Ended> {
+    async fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> Result<bool, StreamEnd> {
         let to = bookmark.resource_version;
         if bookmark.annotations.contains_key(ANNOTATION_DIFF_TO) {
             // A server that could not continue by its log announces the rest of the same step again.
@@ -459,13 +459,13 @@ impl Stream {
                 let jumped = !bookmark.annotations.contains_key(ANNOTATION_DIFF_WATCHED);
                 let is_behind = |c: &Collection| c.may_be_behind() && c.position() < to;
                 if jumped && self.has_detour && self.replica.collection().read(is_behind) {
-                    return Err(Ended::Expired);
+                    return Err(StreamEnd::Expired);
                 }
                 let stretch = (pending.from, to);
                 let followed = self
                     .change(to, |c| c.follow_step(stretch, pending.events, jumped))
                     .await?;
-                followed.map_err(|_| Ended::Expired)?;
+                followed.map_err(|_| StreamEnd::Expired)?;
             }
         } else if step.is_none() && to > self.look(Collection::position)? {
             self.change(to, |c| c.advance(to)).await?;
@@ -475,13 +475,13 @@ impl Stream {
     }
 
     /// Applies an event of the source's log.
-    async fn apply(&self, event: EventType, object: Object) -> Result<(), Ended> {
+    async fn apply(&self, event: EventType, object: Object) -> Result<(), StreamEnd> {
         let (name, of_members) = (self.replica.name(), self.replica.name() == members::COLLECTION);
         if self.source == Source::Cloud && !of_members {
             let follows = self.look(|c| c.check_follows(event, &object))?;
             if let Err(why) = follows {
-                if self.data.timeline().contradict(name, self.generation, &why) {
-                    return Err(Ended::Closed);
+                if self.data.history().contradict(name, self.generation, &why) {
+                    return Err(StreamEnd::Closed);
                 }
                 tracing::warn!(collection = name, %why, "The cloud omitted events");
             }
@@ -508,9 +508,9 @@ impl Stream {
     }
 
     /// Checks that the replica may grow to `size` bytes.
-    pub(super) fn require_room(&self, size: usize) -> Result<(), Ended> {
+    pub(super) fn require_room(&self, size: usize) -> Result<(), StreamEnd> {
         let room = self.data.require_room(self.replica.name(), size);
-        room.map_err(Ended::Oversized)
+        room.map_err(StreamEnd::Oversized)
     }
 
     /// Returns the reason for an unknown membership. The labels may have been removed by mistake, or while an operator
@@ -530,10 +530,10 @@ impl Stream {
     }
 
     /// Applies the members again once there is one.
-    async fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) -> Result<(), Ended> {
+    async fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) -> Result<(), StreamEnd> {
         if let Some(step) = step.take() {
             self.change(at, |c| c.catch_up_to(at, step.events)).await?;
-            self.data.troubles().works(LABELS);
+            self.data.failures().works(LABELS);
         }
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::{Method, Uri, Version};
 use parking_lot::Mutex;
 
-use super::pace::Pace;
 use super::route::Target;
+use super::token_bucket::TokenBucket;
 
 /// Maximum number of tunnels of one peer: one in use, and one that its successor has already replaced.
 pub const PER_PEER: usize = 2;
@@ -35,12 +35,12 @@ pub enum Refusal {
 
 /// Admission rules and the open tunnels.
 #[derive(Debug)]
-pub struct Gate {
+pub struct Admission {
     targets: Vec<Target>,
     open: BTreeMap<String, usize>,
     total: usize,
     /// Bytes that peers may still send today; a peer with a full budget has no entry.
-    budgets: BTreeMap<String, Arc<Mutex<Pace>>>,
+    budgets: BTreeMap<String, Arc<Mutex<TokenBucket>>>,
 }
 
 /// Request for a tunnel.
@@ -83,10 +83,10 @@ impl Refusal {
     }
 }
 
-// === impl Gate ===
+// === impl Admission ===
 
-impl Gate {
-    /// Creates a gate that admits tunnels to `targets` only.
+impl Admission {
+    /// Creates a admission that admits tunnels to `targets` only.
     #[must_use]
     pub fn new(targets: Vec<Target>) -> Self {
         Self {
@@ -131,12 +131,12 @@ impl Gate {
     }
 
     /// Returns the budget shared by all tunnels of `member`, at `now` since boot.
-    pub fn budget(&mut self, member: &str, now: Duration) -> Arc<Mutex<Pace>> {
+    pub fn budget(&mut self, member: &str, now: Duration) -> Arc<Mutex<TokenBucket>> {
         self.budgets
             .retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.lock().is_full(now));
         let budget = self.budgets.entry(member.to_owned());
         budget
-            .or_insert_with(|| Arc::new(Mutex::new(Pace::daily(DAILY_BYTES))))
+            .or_insert_with(|| Arc::new(Mutex::new(TokenBucket::daily(DAILY_BYTES))))
             .clone()
     }
 
@@ -157,11 +157,11 @@ fn asked_for(uri: &Uri) -> Option<Target> {
 mod tests {
     use super::*;
 
-    fn gate() -> Gate {
-        Gate::new(Target::list("cloud.example:6443,10.0.0.1:443"))
+    fn admission() -> Admission {
+        Admission::new(Target::list("cloud.example:6443,10.0.0.1:443"))
     }
 
-    fn enter(gate: &mut Gate, member: &str, uri: &str) -> Result<String, Refusal> {
+    fn enter(admission: &mut Admission, member: &str, uri: &str) -> Result<String, Refusal> {
         let uri: Uri = uri.parse().expect("a URI");
         let ask = Ask {
             member: Some(member),
@@ -170,17 +170,20 @@ mod tests {
             version: Version::HTTP_11,
             has_cloud: true,
         };
-        gate.enter(ask).map(|target| target.to_string())
+        admission.enter(ask).map(|target| target.to_string())
     }
 
     #[test]
     fn tunnels_lead_to_the_configured_servers_only() {
-        let mut gate = gate();
+        let mut admission = admission();
         assert_eq!(
-            enter(&mut gate, "n1", "cloud.example:6443"),
+            enter(&mut admission, "n1", "cloud.example:6443"),
             Ok("cloud.example:6443".to_owned())
         );
-        assert_eq!(enter(&mut gate, "n1", "10.0.0.1:443"), Ok("10.0.0.1:443".to_owned()));
+        assert_eq!(
+            enter(&mut admission, "n1", "10.0.0.1:443"),
+            Ok("10.0.0.1:443".to_owned())
+        );
         for other in [
             "cloud.example:443",
             "cloud.example.:6443",
@@ -197,13 +200,13 @@ mod tests {
             "*",
             "[::ffff:10.0.0.1]:443",
         ] {
-            assert_eq!(enter(&mut gate, "n2", other), Err(Refusal::OtherTarget), "{other}");
+            assert_eq!(enter(&mut admission, "n2", other), Err(Refusal::OtherTarget), "{other}");
         }
     }
 
     #[test]
     fn strangers_learn_nothing_but_that() {
-        let mut gate = gate();
+        let mut admission = admission();
         let uri = Uri::from_static("cloud.example:6443");
         let ask = Ask {
             member: None,
@@ -212,9 +215,9 @@ mod tests {
             version: Version::HTTP_11,
             has_cloud: true,
         };
-        assert_eq!(gate.enter(ask), Err(Refusal::NotMember));
+        assert_eq!(admission.enter(ask), Err(Refusal::NotMember));
         assert_eq!(
-            gate.enter(Ask {
+            admission.enter(Ask {
                 has_cloud: false,
                 ..ask
             }),
@@ -224,13 +227,13 @@ mod tests {
             method: &Method::GET,
             ..ask
         };
-        assert_eq!(gate.enter(get), Err(Refusal::NotMember));
+        assert_eq!(admission.enter(get), Err(Refusal::NotMember));
         let member = Ask {
             member: Some("n1"),
             ..ask
         };
         assert_eq!(
-            gate.enter(Ask {
+            admission.enter(Ask {
                 has_cloud: false,
                 ..member
             }),
@@ -250,47 +253,47 @@ mod tests {
                 ..member
             },
         ] {
-            assert_eq!(gate.enter(wrong), Err(Refusal::NotConnect));
+            assert_eq!(admission.enter(wrong), Err(Refusal::NotConnect));
         }
-        assert_eq!(gate.total(), 0, "refusals take no place");
+        assert_eq!(admission.total(), 0, "refusals take no place");
     }
 
     #[test]
     fn budget_outlives_its_tunnels_until_it_is_full_again() {
-        let mut gate = gate();
+        let mut admission = admission();
         let day = Duration::from_secs(24 * 60 * 60);
-        let spend = |budget: &Mutex<Pace>, now| {
+        let spend = |budget: &Mutex<TokenBucket>, now| {
             budget
                 .lock()
                 .spend(now, usize::try_from(DAILY_BYTES).unwrap() * 99 / 100)
         };
-        assert_eq!(spend(&gate.budget("n1", day), day), Duration::ZERO);
+        assert_eq!(spend(&admission.budget("n1", day), day), Duration::ZERO);
         assert!(
-            !spend(&gate.budget("n1", day), day).is_zero(),
+            !spend(&admission.budget("n1", day), day).is_zero(),
             "another tunnel of the same peer"
         );
-        assert_eq!(spend(&gate.budget("n2", day), day), Duration::ZERO, "another peer");
-        gate.budget("n3", day * 9);
-        assert_eq!(gate.budgets.len(), 1, "budgets that are full again are not kept");
+        assert_eq!(spend(&admission.budget("n2", day), day), Duration::ZERO, "another peer");
+        admission.budget("n3", day * 9);
+        assert_eq!(admission.budgets.len(), 1, "budgets that are full again are not kept");
     }
 
     #[test]
     fn tunnels_are_counted_per_peer_and_in_all() {
-        let mut gate = gate();
+        let mut admission = admission();
         let uri = "cloud.example:6443";
         for _ in 0..PER_PEER {
-            assert!(enter(&mut gate, "n1", uri).is_ok());
+            assert!(enter(&mut admission, "n1", uri).is_ok());
         }
-        assert_eq!(enter(&mut gate, "n1", uri), Err(Refusal::TooMany));
-        assert!(enter(&mut gate, "n2", uri).is_ok(), "others have theirs");
-        gate.leave("n1");
-        assert!(enter(&mut gate, "n1", uri).is_ok());
-        gate.leave("nobody");
-        let before = gate.total();
-        let entered = (before..TOTAL + 5).filter(|index| enter(&mut gate, &format!("m{index}"), uri).is_ok());
+        assert_eq!(enter(&mut admission, "n1", uri), Err(Refusal::TooMany));
+        assert!(enter(&mut admission, "n2", uri).is_ok(), "others have theirs");
+        admission.leave("n1");
+        assert!(enter(&mut admission, "n1", uri).is_ok());
+        admission.leave("nobody");
+        let before = admission.total();
+        let entered = (before..TOTAL + 5).filter(|index| enter(&mut admission, &format!("m{index}"), uri).is_ok());
         assert_eq!(before + entered.count(), TOTAL);
-        gate.leave("n2");
-        assert!(enter(&mut gate, "late", uri).is_ok());
-        assert_eq!(gate.total(), TOTAL);
+        admission.leave("n2");
+        assert!(enter(&mut admission, "late", uri).is_ok());
+        assert_eq!(admission.total(), TOTAL);
     }
 }

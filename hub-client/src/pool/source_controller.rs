@@ -7,15 +7,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::Clock;
 
-use super::PoolData;
-use super::detour::Wanted;
-use super::source::{CoordinatorState, Situation, Source, choose, detour, jitter};
-use crate::pool::election::driver::ElectionView;
-use crate::pool::probe::{CloudReach, CoordinatorReach};
-use crate::random::random;
+use super::election::driver::ElectionView;
+use crate::health::{CloudReach, CoordinatorReach};
+use crate::replicas::PoolData;
+use crate::replicas::detour::Wanted;
+use crate::replicas::source::{CoordinatorState, Situation, Source, choose, detour, jitter};
 
 /// Inputs of the choice.
-pub struct Steering {
+pub struct SourceController {
     /// The election.
     pub election: watch::Receiver<ElectionView>,
     /// The cloud's prober.
@@ -30,12 +29,12 @@ pub struct Steering {
     pub clock: Clock,
 }
 
-// === impl Steering ===
+// === impl SourceController ===
 
-impl Steering {
+impl SourceController {
     /// Runs until `token` is cancelled.
     pub async fn run(mut self, wanted: watch::Sender<Wanted>, token: CancellationToken) {
-        let draw = (random() % 1000) as f64 / 1000.0;
+        let draw = (fastrand::u64(..) % 1000) as f64 / 1000.0;
         loop {
             let now = self.clock.boot();
             let situation = Situation {
@@ -50,7 +49,7 @@ impl Steering {
             };
             let (source, again_at) = choose(situation);
             if source == Source::Cloud && wanted.borrow().source != Source::Cloud {
-                self.data.timeline().reopen();
+                self.data.history().reopen();
             }
             let now_wanted = Wanted {
                 source,

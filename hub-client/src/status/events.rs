@@ -19,8 +19,6 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::full;
 use yurt_runtime::{Clock, UnixTime};
 
-use crate::random::random;
-
 /// Maximum notes that wait for the coordinator; the oldest is dropped first.
 const WAITING_MAX: usize = 32;
 /// Age after which a note is dropped: events live for an hour.
@@ -258,7 +256,7 @@ impl Recorder {
     }
 
     async fn write(&self, correlator: &mut Correlator, coordinator: &HttpClient, note: Note) {
-        let write = correlator.next(&note, random());
+        let write = correlator.next(&note, fastrand::u64(..));
         let request = match &write {
             Write::Nothing => return,
             Write::Create(name) => create(&note, name, &self.node),
