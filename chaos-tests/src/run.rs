@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use yurt_runtime::{BootTime, Clock};
+use yurt_apimachinery::time::BootTime;
+use yurt_runtime::Clock;
 
 use crate::check::{Explored, Order, explore};
 use crate::faults::{Fault, Struck};

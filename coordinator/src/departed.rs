@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tracing::info;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
-use yurt_runtime::BootTime;
 
 use crate::app::App;
 use crate::registry::leases;

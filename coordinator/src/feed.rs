@@ -18,9 +18,10 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::query::Query;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status, nesting};
 use yurt_runtime::http::{Inflate, inflate_for};
-use yurt_runtime::{BootTime, Clock, TaskGroup};
+use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
 
 use crate::authn::User;

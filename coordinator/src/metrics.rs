@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use http::Response;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use yurt_apimachinery::time::BootTime;
 use yurt_collection::Collection;
+use yurt_runtime::Clock;
 use yurt_runtime::http::Body;
 use yurt_runtime::http::server::ConnectionMetrics;
 use yurt_runtime::metrics::Metrics as Render;
-use yurt_runtime::{BootTime, Clock};
 use yurt_storage::embedded::Disk;
 
 use budgets::Budgets;

@@ -12,8 +12,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::builtin_kinds;
 use yurt_apimachinery::structural::Structural;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, Space};
-use yurt_runtime::BootTime;
 use yurt_storage::serve::{self, Unfiltered};
 use yurt_storage::{Cacher, SharedCollection};
 

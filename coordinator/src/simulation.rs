@@ -9,7 +9,7 @@ mod pool;
 use std::time::Duration;
 
 use yurt_apimachinery::ResourceVersion;
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use crate::authn::{NODE_PREFIX, NODES, User};
 use crate::feed::fence::{Claim, Fence};

@@ -46,8 +46,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{GroupResource, ResourceKind, ResourceVersion};
-use yurt_runtime::{BootTime, Clock};
+use yurt_runtime::Clock;
 use yurt_storage::embedded::Disk;
 use yurt_storage::{Replica, Replicas};
 

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use yurt_runtime::{BootTime, Clock};
+use yurt_apimachinery::time::BootTime;
+use yurt_runtime::Clock;
 
 /// Stopwatch that starts when made.
 #[derive(Clone, Copy, Debug)]

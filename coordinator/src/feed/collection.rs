@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 
 /// A replica of a cloud collection, with the completeness and freshness that the feed reported.

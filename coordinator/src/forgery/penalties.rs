@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 /// Time of the first, second, third penalty, and of every further one.
 pub(crate) const TIMES: [Duration; 4] = [

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use yurt_apimachinery::ResourceVersion;
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use super::penalties::Penalties;
 

@@ -14,9 +14,10 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_runtime::Clock;
 use yurt_runtime::http::Body;
-use yurt_runtime::{BootTime, Clock};
 
 use super::counters;
 use super::told::{Events, Told};

@@ -1,11 +1,14 @@
-//! The two time formats of the API: `Time` in whole seconds and `MicroTime` in microseconds. Reads no clock.
+//! The two time formats of the API, `Time` in whole seconds and `MicroTime` in microseconds, and readings of a monotonic
+//! clock ([`BootTime`]). Reads no clock.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+mod boot;
 mod calendar;
 
+pub use boot::BootTime;
 use calendar::{Civil, Fraction};
 
 /// A moment in whole seconds, `2026-11-20T10:00:00Z`.

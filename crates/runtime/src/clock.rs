@@ -5,16 +5,13 @@
 //! clock, which may jump in both directions. It is only for times that others read (`renewTime`, `creationTimestamp`).
 
 use std::fmt;
-use std::ops::{Add, AddAssign, Sub};
+use std::ops::{Add, Sub};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
-
-/// Time since the machine booted, suspend included. Only comparable with readings of the same boot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BootTime(Duration);
+use yurt_apimachinery::time::BootTime;
 
 /// Wall-clock time since 1970-01-01T00:00:00Z.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +62,7 @@ impl Clock {
     #[must_use]
     pub fn fake() -> (Self, FakeClock) {
         let reading = Reading {
-            boot: BootTime(FAKE_BOOT),
+            boot: BootTime::from_boot(FAKE_BOOT),
             unix: UnixTime {
                 secs: FAKE_UNIX_SECS,
                 nanos: 0,
@@ -82,7 +79,7 @@ impl Clock {
             Source::Fake(shared) => shared.lock().boot,
             Source::System => {
                 let now = read(ClockId::Boottime);
-                BootTime(Duration::new(u64::try_from(now.secs).unwrap_or(0), now.nanos))
+                BootTime::from_boot(Duration::new(u64::try_from(now.secs).unwrap_or(0), now.nanos))
             }
         }
     }
@@ -154,60 +151,6 @@ impl FakeClock {
 impl fmt::Debug for FakeClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("FakeClock")
-    }
-}
-
-// === impl BootTime ===
-
-impl BootTime {
-    /// The moment of boot.
-    pub const ZERO: BootTime = BootTime(Duration::ZERO);
-
-    /// A reading given as its distance from boot.
-    #[must_use]
-    pub const fn from_boot(since_boot: Duration) -> Self {
-        BootTime(since_boot)
-    }
-
-    /// Distance from boot.
-    #[must_use]
-    pub const fn since_boot(self) -> Duration {
-        self.0
-    }
-
-    /// Duration from the reading `earlier` to `self`; zero when it was later.
-    #[must_use]
-    pub const fn since(self, earlier: BootTime) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-impl Add<Duration> for BootTime {
-    type Output = BootTime;
-    fn add(self, by: Duration) -> BootTime {
-        BootTime(self.0.saturating_add(by))
-    }
-}
-
-impl AddAssign<Duration> for BootTime {
-    fn add_assign(&mut self, by: Duration) {
-        *self = *self + by;
-    }
-}
-
-impl Sub<Duration> for BootTime {
-    type Output = BootTime;
-    /// Saturates at boot.
-    fn sub(self, by: Duration) -> BootTime {
-        BootTime(self.0.saturating_sub(by))
-    }
-}
-
-impl Sub for BootTime {
-    type Output = Duration;
-    /// Same as [`BootTime::since`].
-    fn sub(self, earlier: BootTime) -> Duration {
-        self.since(earlier)
     }
 }
 
@@ -297,11 +240,6 @@ mod tests {
         );
         assert_eq!(t - Duration::from_nanos(200) + Duration::from_nanos(200), t);
         assert_eq!(t.since(t + Duration::from_secs(1)), Duration::ZERO);
-        assert_eq!(BootTime::ZERO - Duration::from_secs(1), BootTime::ZERO);
-        assert_eq!(
-            BootTime::ZERO - (BootTime::ZERO + Duration::from_secs(1)),
-            Duration::ZERO
-        );
     }
 
     #[test]

@@ -46,6 +46,6 @@ pub mod shutdown;
 pub mod tasks;
 pub mod tls;
 
-pub use clock::{BootTime, Clock, FakeClock, UnixTime};
+pub use clock::{Clock, FakeClock, UnixTime};
 pub use readiness::Readiness;
 pub use tasks::TaskGroup;

@@ -41,9 +41,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{RequestInfo, Status};
 use yurt_runtime::pki::write_secret;
-use yurt_runtime::{BootTime, Clock, TaskGroup};
+use yurt_runtime::{Clock, TaskGroup};
 
 use super::caller::{Caller, Credential, Origin};
 use crate::health::CloudReach;

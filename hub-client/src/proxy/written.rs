@@ -17,9 +17,10 @@ use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use yurt_apimachinery::negotiation::{Format, body_format, body_json};
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{RequestInfo, ResourceKind, ResourceVersion, Verb};
+use yurt_runtime::Clock;
 use yurt_runtime::http::{Body, BoxError, Inflate, inflate_for};
-use yurt_runtime::{BootTime, Clock};
 use yurt_storage::Replica;
 
 /// Maximum bytes of an answer that are read for its resourceVersion; a larger answer passes unread.

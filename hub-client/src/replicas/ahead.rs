@@ -11,7 +11,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceVersion;
-use yurt_runtime::{BootTime, Clock};
+use yurt_apimachinery::time::BootTime;
+use yurt_runtime::Clock;
 
 use super::PoolData;
 use super::detour::Wanted;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use super::detour::Wanted;
 use super::source::Source;

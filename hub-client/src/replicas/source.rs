@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 /// Source of a replica's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

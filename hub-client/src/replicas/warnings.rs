@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use yurt_apimachinery::ObjectKey;
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 /// Minimum time between two checks.
 const PAUSE: Duration = Duration::from_secs(10);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::{Child, Command};
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use super::net::namespace::Namespace;
 use super::supervisor::Supervisor;

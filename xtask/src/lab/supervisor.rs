@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 /// Restarts of one program in a row.
 const RESTARTS_MAX: u32 = 5;

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 /// Maximum `leaseDurationSeconds` of the election lease.
 pub(crate) const DURATION_SECONDS_MAX: i64 = 300;

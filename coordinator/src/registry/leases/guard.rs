@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use super::election::{self, Caller, Claim, PROTECTED_MAX, Refusal, Turns};
 use crate::forgery::penalties::Penalties;

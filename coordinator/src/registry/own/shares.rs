@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::status::FieldError;
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use super::Write;
 use crate::registry::leases;

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redb::{Database, ReadTransaction, ReadableDatabase as _, WriteTransaction};
-use yurt_runtime::{BootTime, Clock};
+use yurt_apimachinery::time::BootTime;
+use yurt_runtime::Clock;
 
 use super::OpenError;
 use super::medium::{Backend, FileMedium, Medium, Meter};

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use yurt_apimachinery::ResourceVersion;
-use yurt_runtime::{BootTime, Clock};
+use yurt_apimachinery::time::BootTime;
+use yurt_runtime::Clock;
 
 /// Progress of each collection's feed. One per hub; each leadership resets it.
 pub struct FeedProgress {

@@ -19,9 +19,10 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{ResourceVersion, Status};
 use yurt_runtime::http::{Body, full, status_response};
-use yurt_runtime::{BootTime, Clock, TaskGroup};
+use yurt_runtime::{Clock, TaskGroup};
 
 use super::lease_cache::CachedLease;
 use super::plan::own::{Outcome, OwnAction, OwnInput, OwnLease, PoolRenewal};

@@ -11,11 +11,11 @@ use std::time::Duration;
 use http::{Method, StatusCode, Uri};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use yurt_apimachinery::time::MicroTime;
+use yurt_apimachinery::time::{BootTime, MicroTime};
+use yurt_runtime::Clock;
 use yurt_runtime::http::client::tunnel::Tunnel;
 use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::tls::{ClientTls, PeerTls, TlsError};
-use yurt_runtime::{BootTime, Clock};
 
 use super::route::{Peer, Route, Target, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};

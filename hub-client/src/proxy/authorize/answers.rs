@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use super::credential::{Hash, Key};
 use super::decision::{KEPT_FOR, Known, Verdict};

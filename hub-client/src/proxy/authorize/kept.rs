@@ -12,7 +12,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde::{Deserialize, Serialize};
-use yurt_runtime::{BootTime, Clock};
+use yurt_apimachinery::time::BootTime;
+use yurt_runtime::Clock;
 
 use super::answers::Answers;
 use super::credential::{Hash, Key, Salt};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
-use yurt_runtime::BootTime;
+use yurt_apimachinery::time::BootTime;
 
 use crate::proxy::caller::Origin;
 
