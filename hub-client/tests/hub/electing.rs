@@ -61,6 +61,8 @@ async fn lead_again(pool: &Pool, hub: &TestHub) {
 async fn fifty_changes_of_leader_leave_no_task_and_no_connection_behind() {
     let pool = Pool::start().await;
     let hub = pool.leader("n1").await;
+    // The leader feeds a collection before its own first commit, which readers wait for.
+    hub.wait_until_complete().await;
     let connections = || -> BTreeSet<SocketAddr> {
         let seen = [pool.coordinator.all_seen(), pool.cloud.all_seen()].concat();
         seen.iter().map(|seen| seen.peer).collect()

@@ -55,7 +55,8 @@ fn difference(state: &Value) -> &str {
 async fn follower(pool: &Pool) -> TestHub {
     let hub = pool.hub("n1", &["--leader-elect=false"]).await;
     hub.until("the hub must follow the coordinator", |state| {
-        state["collections"]["services"]["source"] == "coordinator"
+        let services = &state["collections"]["services"];
+        services["source"] == "coordinator" && services["complete"] == true
     })
     .await;
     hub

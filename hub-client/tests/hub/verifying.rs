@@ -60,7 +60,7 @@ async fn forged_service_is_found_and_replaced_for_everybody_who_saw_it() {
     pool.coordinator.put("services", service("web", "6.6.6.6"));
     let hub = follower(&pool, &[]).await;
     hub.until("the hub must follow the coordinator", |state| {
-        source(state, "services") == "coordinator"
+        source(state, "services") == "coordinator" && state["collections"]["services"]["complete"] == true
     })
     .await;
     let mut watch = hub.kube_proxy().watch(SERVICES).await;

@@ -31,7 +31,8 @@ async fn follower(pool: &Pool, more: &[&str]) -> TestHub {
         .collect();
     let hub = pool.hub("n1", &flags).await;
     hub.until("the hub must follow the coordinator", |state| {
-        state["collections"]["services"]["source"] == "coordinator"
+        let services = &state["collections"]["services"];
+        services["source"] == "coordinator" && services["complete"] == true
     })
     .await;
     hub
