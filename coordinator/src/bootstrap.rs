@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use yurt_runtime::kubeconfig::write_admin;
-use yurt_runtime::pki::{CertificateAuthority, PemPair, PkiError, write_public, write_secret};
-use yurt_runtime::tls::{PemIdentity, PemSource, ServerTls, TlsError, load_pair};
+use yurt_runtime::pki::{CertificateAuthority, PkiError, write_public, write_secret};
+use yurt_runtime::tls::{PemIdentity, PemPair, PemSource, ServerTls, TlsError, load_pair};
 
 use crate::StartError;
 use crate::config::Config;

@@ -1,6 +1,6 @@
-//! Limits of the requests in flight: one lane ([`yurt_runtime::lanes`]) for reads, one for writes.
+//! Limits of the requests in flight: one lane ([`yurt_runtime::fair_queue`]) for reads, one for writes.
 
-pub(crate) use yurt_runtime::lanes::{Lane, Place, Refusals};
+pub(crate) use yurt_runtime::fair_queue::{FairQueue as Lane, Permit as Place, Refusals};
 
 /// Reads in flight, as in kube-apiserver. Leases, the feed and administrators are exempt; a watch holds a place only while
 /// it opens.

@@ -367,7 +367,9 @@ impl Identity {
     /// Watches the files of the identity. The handle rereads a token that was refused.
     fn watch(self, tasks: &TaskGroup) -> Option<RotatedToken> {
         let token = self.token.map(|token| token.start(tasks, self.clients.clone()));
-        self.reloading.watch(tasks, self.clients);
+        self.reloading.watch(tasks, move |tls| {
+            self.clients.iter().for_each(|client| client.set_tls(tls.clone()));
+        });
         token
     }
 }

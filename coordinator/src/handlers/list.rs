@@ -4,7 +4,7 @@ use http::{HeaderValue, Response, StatusCode};
 use yurt_apimachinery::list::ListMeta;
 use yurt_apimachinery::negotiation::{Negotiated, Shape};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
-use yurt_runtime::http::{Body, GZIP_ABOVE, GzipPlace, pieces, respond};
+use yurt_runtime::http::{Body, GZIP_ABOVE, GzipPlace, chunks, respond};
 use yurt_storage::serve;
 
 use super::{Call, watch};
@@ -45,5 +45,5 @@ pub(super) fn encode(
     {
         return Ok(place.respond(content_type, list.gzipped(plain)));
     }
-    Ok(respond(StatusCode::OK, content_type, pieces(list)))
+    Ok(respond(StatusCode::OK, content_type, chunks(list)))
 }

@@ -13,8 +13,8 @@ use yurt_apimachinery::watch::WatchDecoder;
 use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::http::{empty, full, stream};
 use yurt_runtime::kubeconfig::Kubeconfig;
-use yurt_runtime::pki::{CertificateAuthority, PemPair};
-use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
+use yurt_runtime::pki::CertificateAuthority;
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemPair, PemSource};
 use yurt_test_support::etcd::{EtcdMember, EtcdTls, OVER_ETCD_VARIABLE};
 use yurt_test_support::free_port;
 

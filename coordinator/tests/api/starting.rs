@@ -6,7 +6,8 @@ use std::process::Command;
 use std::task::Poll;
 
 use yurt_coordinator::config::Config;
-use yurt_runtime::pki::{CertificateAuthority, PemPair};
+use yurt_runtime::pki::CertificateAuthority;
+use yurt_runtime::tls::PemPair;
 use yurt_test_support::free_port;
 
 use crate::harness::{Server, config_map};

@@ -17,20 +17,20 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::negotiation::Negotiated;
 
+mod chunks;
 pub mod client;
 mod gzip;
 mod gzip_frames;
 mod inflate;
-mod pieces;
 pub mod server;
 mod tcp;
 #[cfg(test)]
 mod tests;
 
+pub use chunks::{chunks, joined};
 pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, GzipPlace, accepts_gzip, gzip};
 pub use gzip_frames::{gzip_bytes, gzip_frames, mark_gzip};
 pub use inflate::{ACCEPT_GZIP, Decoded, Inflate, UnknownEncoding, inflate_for};
-pub use pieces::{joined, pieces};
 
 /// Any error of a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -57,8 +57,8 @@ pub fn empty() -> Body {
 
 /// A body that is sent piece by piece, each as soon as the stream yields it. An error ends the response abruptly, so
 /// the client sees that it is incomplete.
-pub fn stream<E: Into<BoxError> + 'static>(pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static) -> Body {
-    StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into)).boxed_unsync()
+pub fn stream<E: Into<BoxError> + 'static>(chunks: impl Stream<Item = Result<Bytes, E>> + Send + 'static) -> Body {
+    StreamBody::new(chunks.map_ok(Frame::data).map_err(Into::into)).boxed_unsync()
 }
 
 /// A body that passes on another one, for example [`hyper::body::Incoming`].

@@ -10,8 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
-use crate::pki::{PemPair, write_secret};
-use crate::tls::{ClientTls, PemIdentity, PemSource, TlsError};
+use crate::pki::write_secret;
+use crate::tls::{ClientTls, PemIdentity, PemPair, PemSource, TlsError};
 
 #[cfg(test)]
 mod tests;

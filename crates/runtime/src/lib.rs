@@ -7,7 +7,7 @@
 //!
 //! * [`tasks`] and [`shutdown`]: tasks and their end; [`clock`], [`readiness`].
 //! * [`pki`], [`tls`], [`kubeconfig`], [`jws`]: identities and their keys.
-//! * [`http`] (server and client), [`lanes`] (fair queueing of requests).
+//! * [`http`] (server and client), [`fair_queue`] (fair queueing of requests).
 //! * [`admin`] and [`metrics`]: the operator's view.
 //! * [`flags`], [`files`], [`log`] and [`exit`]: start of a program, and its error message; [`failpoints`] of test
 //!   builds.
@@ -32,12 +32,12 @@ pub mod admin;
 pub mod clock;
 pub mod exit;
 pub mod failpoints;
+pub mod fair_queue;
 pub mod files;
 pub mod flags;
 pub mod http;
 pub mod jws;
 pub mod kubeconfig;
-pub mod lanes;
 pub mod log;
 pub mod metrics;
 pub mod pki;

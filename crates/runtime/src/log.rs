@@ -18,16 +18,16 @@ pub fn init(verbosity: u8) {
     install(verbosity, io::stderr);
 }
 
-/// As [`init`], but lines wait for [`Held::release`]. So a start that fails prints only one line, its error.
-pub fn init_held(verbosity: u8) -> Held {
-    let held = Held(Arc::new(Mutex::new(Some(Vec::new()))));
+/// As [`init`], but lines wait for [`HeldLines::release`]. So a start that fails prints only one line, its error.
+pub fn init_held(verbosity: u8) -> HeldLines {
+    let held = HeldLines(Arc::new(Mutex::new(Some(Vec::new()))));
     install(verbosity, held.clone());
     held
 }
 
 /// Lines not yet written, up to 64 KiB.
 #[derive(Clone)]
-pub struct Held(Arc<Mutex<Option<Vec<u8>>>>);
+pub struct HeldLines(Arc<Mutex<Option<Vec<u8>>>>);
 
 fn install(verbosity: u8, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
     let filter = std::env::var("RUST_LOG")
@@ -52,9 +52,9 @@ fn targets(verbosity: u8) -> Targets {
     Targets::new().with_default(libraries).with_target("yurt", ours)
 }
 
-// === impl Held ===
+// === impl HeldLines ===
 
-impl Held {
+impl HeldLines {
     /// Writes the held lines; from here on lines go straight to stderr.
     pub fn release(&self) {
         // A failure to write the log does not stop the process.
@@ -70,7 +70,7 @@ impl Held {
     }
 }
 
-impl Write for Held {
+impl Write for HeldLines {
     /// The formatter writes an event with one call, its end of line included.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +87,7 @@ impl Write for Held {
     }
 }
 
-impl MakeWriter<'_> for Held {
+impl MakeWriter<'_> for HeldLines {
     type Writer = Self;
 
     fn make_writer(&self) -> Self {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn lines_are_held_whole_and_within_their_bound() {
-        let held = Held(Arc::new(Mutex::new(Some(Vec::new()))));
+        let held = HeldLines(Arc::new(Mutex::new(Some(Vec::new()))));
         let line = [b'x'; 1000];
         for _ in 0..100 {
             held.make_writer().write_all(&line).unwrap();

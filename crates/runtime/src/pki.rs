@@ -12,6 +12,7 @@ use rcgen::{
 };
 
 use crate::clock::{Clock, UnixTime};
+use crate::tls::{PemPair, check_pair};
 
 mod organizations;
 mod secret_file;
@@ -19,15 +20,6 @@ mod secret_file;
 mod tests;
 
 pub use secret_file::{write_public, write_secret};
-
-/// A certificate (or chain, leaf first) and its private key, both in PEM. `Debug` hides the key.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PemPair {
-    /// One or more CERTIFICATE blocks.
-    pub cert_pem: String,
-    /// One PRIVATE KEY block (PKCS#8 when made here).
-    pub key_pem: String,
-}
 
 /// A certificate authority with its key.
 pub struct CertificateAuthority {
@@ -126,7 +118,7 @@ impl CertificateAuthority {
             cert_pem: cert_pem.to_owned(),
             key_pem: key_pem.to_owned(),
         };
-        if let Err(error) = crate::tls::check_pair(&pair) {
+        if let Err(error) = check_pair(&pair) {
             return Err(PkiError::Authority(error.to_string()));
         }
         Ok(CertificateAuthority {
@@ -245,15 +237,4 @@ fn alternative_name(name: &str) -> Result<SanType, PkiError> {
     name.try_into()
         .map(SanType::DnsName)
         .map_err(|e: rcgen::Error| refuse(e.to_string()))
-}
-
-// === impl PemPair ===
-
-impl std::fmt::Debug for PemPair {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PemPair")
-            .field("cert_pem", &self.cert_pem)
-            .field("key_pem", &"(hidden)")
-            .finish()
-    }
 }

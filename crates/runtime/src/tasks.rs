@@ -38,7 +38,7 @@ mod tests;
 /// Starting a task outside of a tokio runtime panics.
 #[derive(Clone, Debug)]
 pub struct TaskGroup {
-    shared: Arc<Shared>,
+    shared: Arc<GroupShared>,
 }
 
 /// Tasks that did not end before the deadline of [`TaskGroup::shutdown`] and were dropped while running.
@@ -58,7 +58,7 @@ pub struct TaskLost {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct GroupShared {
     parent: Option<TaskGroup>,
     /// Requests the end of the tasks.
     token: CancellationToken,
@@ -107,7 +107,7 @@ impl TaskGroup {
         let (failed, _) = watch::channel(None);
         let (count, _) = watch::channel(0);
         TaskGroup {
-            shared: Arc::new(Shared {
+            shared: Arc::new(GroupShared {
                 parent,
                 token,
                 kill,

@@ -26,7 +26,7 @@ pub use client::{ClientTls, ReloadingClientTls};
 pub use identity::PeerIdentity;
 pub use pair::{PAIR_WAIT, load_pair};
 pub use peer::PeerTls;
-pub use pem::{PemIdentity, PemSource, check_pair};
+pub use pem::{PemIdentity, PemPair, PemSource, check_pair};
 pub use reload::POLL_INTERVAL;
 pub use server::{ReloadingServerTls, ServerTls};
 

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use yurt_runtime::pki::{CertificateAuthority, PemPair};
-use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
+use yurt_runtime::pki::CertificateAuthority;
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemPair, PemSource};
 
 use crate::free_port;
 

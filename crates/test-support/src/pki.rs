@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustls::ClientConfig;
 use yurt_runtime::Clock;
-use yurt_runtime::pki::{CertificateAuthority, PemPair};
-use yurt_runtime::tls::{ClientTls, PeerTls, PemIdentity, PemSource, ReloadingServerTls, ServerTls};
+use yurt_runtime::pki::CertificateAuthority;
+use yurt_runtime::tls::{ClientTls, PeerTls, PemIdentity, PemPair, PemSource, ReloadingServerTls, ServerTls};
 
 use crate::TestDir;
 

@@ -13,7 +13,7 @@ use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_runtime::Clock;
-use yurt_runtime::http::{Body, full, joined, pieces, stream};
+use yurt_runtime::http::{Body, chunks, full, joined, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 use yurt_storage::{Replica, SharedCollection};
 
@@ -225,7 +225,7 @@ impl Local {
         Ok(Some(self.respond(
             replica,
             negotiated.content_type(Shape::List),
-            pieces(list),
+            chunks(list),
         )))
     }
 

@@ -11,7 +11,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::select_ok;
 use prometheus::{IntCounter, IntGauge};
 use yurt_apimachinery::Status;
-use yurt_runtime::lanes::{Lane, Place};
+use yurt_runtime::fair_queue::{FairQueue, Permit};
 
 use super::caller::{Caller, Credential};
 use crate::metrics::Metrics;
@@ -32,13 +32,13 @@ pub struct Places {
 /// Places for one kind of request.
 struct Lanes {
     /// Places for the node alone; `None` if there are too few places.
-    kept: Option<Lane>,
-    shared: Lane,
+    kept: Option<FairQueue>,
+    shared: FairQueue,
 }
 
-/// Place in use, counted in the metric.
+/// Permit in use, counted in the metric.
 pub struct Held {
-    _place: Place,
+    _place: Permit,
     gauge: Option<IntGauge>,
 }
 
@@ -77,7 +77,7 @@ impl Places {
 
 impl Lanes {
     fn new(max: usize) -> Self {
-        let lane = |places| Lane::new(places, max, WAIT_MAX, None);
+        let lane = |places| FairQueue::new(places, max, WAIT_MAX, None);
         let kept = max / KEPT_OF;
         Self {
             kept: (kept > 0).then(|| lane(kept)),
@@ -85,7 +85,7 @@ impl Lanes {
         }
     }
 
-    async fn enter(&self, caller: &Caller) -> Result<Place, Status> {
+    async fn enter(&self, caller: &Caller) -> Result<Permit, Status> {
         let client = client(caller);
         match &self.kept {
             Some(kept) if caller.credential == Credential::Node => {

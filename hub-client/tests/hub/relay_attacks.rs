@@ -12,8 +12,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use yurt_runtime::http::client::tunnel::Tunnel;
 use yurt_runtime::http::client::{HttpClient, Protocol};
-use yurt_runtime::pki::PemPair;
-use yurt_runtime::tls::ClientTls;
+use yurt_runtime::tls::{ClientTls, PemPair};
 use yurt_test_support::{LOOPBACK, PATIENCE, TestDir, TestPki, eventually};
 
 use super::client::Client;

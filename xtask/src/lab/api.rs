@@ -13,8 +13,7 @@ use hyper::body::Incoming;
 use serde_json::Value;
 use yurt_runtime::http::client::{HttpClient, MAX_JSON_RESPONSE, Protocol};
 use yurt_runtime::http::{APPLICATION_JSON, empty, full, stream};
-use yurt_runtime::pki::PemPair;
-use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemPair, PemSource};
 
 /// A client of one server. Cheap to clone.
 #[derive(Clone)]

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use yurt_runtime::kubeconfig;
-use yurt_runtime::pki::{self, CertificateAuthority, PemPair};
+use yurt_runtime::pki::{self, CertificateAuthority};
+use yurt_runtime::tls::PemPair;
 
 use super::net;
 

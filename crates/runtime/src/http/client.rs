@@ -33,7 +33,7 @@ pub use error::ClientError;
 /// (heartbeats behind watches) needs a client of its own.
 #[derive(Clone)]
 pub struct HttpClient {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
 }
 
 /// Protocol of a connection.
@@ -47,7 +47,7 @@ pub enum Protocol {
     Auto,
 }
 
-struct Shared {
+struct ClientShared {
     scheme: Scheme,
     authority: Authority,
     /// Path before every request path, without a slash at its end.
@@ -140,7 +140,7 @@ impl HttpClient {
         let pool = RwLock::new(pool(tls.clone(), protocol, connector));
         let bearer = RwLock::new(None);
         Ok(HttpClient {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClientShared {
                 scheme,
                 authority,
                 prefix,
@@ -246,7 +246,7 @@ impl HttpClient {
                 .entry(AUTHORIZATION)
                 .or_insert_with(|| bearer.clone());
         }
-        let exchange = async {
+        let round_trip = async {
             let (head, body) = self.send(request).await?.into_parts();
             let body = collect(body, limit, &mut Unbounded)
                 .await
@@ -260,7 +260,7 @@ impl HttpClient {
                 })?;
             Ok((head.status, head.headers, body))
         };
-        match tokio::time::timeout(timeout, exchange).await {
+        match tokio::time::timeout(timeout, round_trip).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout {
                 server: self.server(),

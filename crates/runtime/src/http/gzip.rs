@@ -47,17 +47,17 @@ impl GzipPlace {
         Some(Self { _permit: permit })
     }
 
-    /// An answer whose `pieces` are a gzip stream; compressed while it is sent.
+    /// An answer whose `chunks` are a gzip stream; compressed while it is sent.
     pub fn respond(
         self,
         content_type: HeaderValue,
-        mut pieces: impl Iterator<Item = Bytes> + Send + 'static,
+        mut chunks: impl Iterator<Item = Bytes> + Send + 'static,
     ) -> Response<Body> {
         let held = std::iter::from_fn(move || {
             let _place = &self;
-            pieces.next()
+            chunks.next()
         });
-        let mut response = super::respond(StatusCode::OK, content_type, super::pieces(held));
+        let mut response = super::respond(StatusCode::OK, content_type, super::chunks(held));
         mark(response.headers_mut());
         response
     }
@@ -148,12 +148,12 @@ impl http_body::Body for Gzip {
 mod tests {
     use std::io::Read as _;
 
-    use super::super::{APPLICATION_JSON, pieces, respond};
+    use super::super::{APPLICATION_JSON, chunks, respond};
     use super::*;
 
     fn answer(size: usize) -> Response<Body> {
         let parts = (0..size).map(|i| Bytes::from(vec![b'a' + (i % 23) as u8]));
-        respond(StatusCode::OK, APPLICATION_JSON, pieces(parts))
+        respond(StatusCode::OK, APPLICATION_JSON, chunks(parts))
     }
 
     fn asked(encoding: &'static str) -> HeaderMap {

@@ -76,12 +76,12 @@ struct Before {
 
 /// Results that other streams may use, too.
 struct Memo {
-    kept: VecDeque<Kept>,
+    kept: VecDeque<CompressedFrame>,
     bytes: usize,
     compressor: Compressor,
 }
 
-struct Kept {
+struct CompressedFrame {
     before: Before,
     frame: Bytes,
     piece: Arc<Deflated>,
@@ -135,7 +135,7 @@ impl Memo {
             return kept.piece.clone();
         }
         let piece = Arc::new(self.compressor.deflate_after(&before.text(), frame));
-        let kept = Kept {
+        let kept = CompressedFrame {
             before: before.clone(),
             frame: frame.clone(),
             piece: piece.clone(),
@@ -150,9 +150,9 @@ impl Memo {
     }
 }
 
-// === impl Kept ===
+// === impl CompressedFrame ===
 
-impl Kept {
+impl CompressedFrame {
     fn size(&self) -> usize {
         self.frame.len() + self.before.large.len() + self.before.small.len() + self.piece.blocks.len()
     }

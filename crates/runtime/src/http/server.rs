@@ -28,12 +28,12 @@ use crate::tls::{PeerIdentity, ReloadingServerTls};
 mod connection;
 mod door;
 mod frames;
-mod gather;
 mod holds;
 mod inherited;
 mod offenders;
 mod owner;
 mod places;
+mod write_coalescer;
 
 use connection::Acceptor;
 use door::{Door, IsLocal};

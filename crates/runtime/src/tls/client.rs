@@ -9,10 +9,9 @@ use tracing::{info, warn};
 
 use super::reload::{POLL_INTERVAL, WatchedFiles};
 use super::{PemIdentity, PemSource, TlsError, provider};
-use crate::http::client::HttpClient;
 use crate::tasks::TaskGroup;
 
-/// Files that a client needs for TLS. ALPN is not part of it: [`HttpClient`] sets it according to its protocol.
+/// Files that a client needs for TLS. ALPN is not part of it: [`HttpClient`](crate::http::client::HttpClient) sets it according to its protocol.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     /// Authorities (one or several) that the server's certificate must chain to.
@@ -83,8 +82,8 @@ impl ReloadingClientTls {
         self.source.config().map(Some)
     }
 
-    /// Starts the task that passes changed files to all of `clients`, checking every [`POLL_INTERVAL`].
-    pub fn watch(self, tasks: &TaskGroup, clients: Vec<HttpClient>) {
+    /// Starts the task that passes a changed configuration to `apply`, checking every [`POLL_INTERVAL`].
+    pub fn watch(self, tasks: &TaskGroup, apply: impl Fn(ClientConfig) + Send + Sync + 'static) {
         if self.files.is_empty() {
             return;
         }
@@ -99,7 +98,7 @@ impl ReloadingClientTls {
                     Ok(None) => {}
                     Ok(Some(config)) => {
                         info!(ca = %self.source.ca, "Client certificate or CA reloaded");
-                        clients.iter().for_each(|client| client.set_tls(config.clone()));
+                        apply(config);
                     }
                     Err(error) => warn!(%error, "Keeping the previous client certificate and CA"),
                 }

@@ -51,7 +51,8 @@ mod tests {
 
     use super::super::{PemIdentity, TlsError};
     use super::*;
-    use crate::pki::{CertificateAuthority, PemPair};
+    use crate::pki::CertificateAuthority;
+    use crate::tls::PemPair;
 
     fn pair() -> PemPair {
         let authority = CertificateAuthority::generate("ca").unwrap();

@@ -126,8 +126,8 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
-    use crate::pki::{CertificateAuthority, PemPair};
-    use crate::tls::ClientTls;
+    use crate::pki::CertificateAuthority;
+    use crate::tls::{ClientTls, PemPair};
 
     fn node(ca: &CertificateAuthority, name: &str) -> PemPair {
         ca.issue_client(&format!("system:node:{name}"), &["system:nodes"])

@@ -12,7 +12,15 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{TlsError, provider};
-use crate::pki::PemPair;
+
+/// A certificate (or chain, leaf first) and its private key, both in PEM. `Debug` hides the key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PemPair {
+    /// One or more CERTIFICATE blocks.
+    pub cert_pem: String,
+    /// One PRIVATE KEY block (PKCS#8 when made by [`pki`](crate::pki)).
+    pub key_pem: String,
+}
 
 /// Source of PEM text. Displayed as the file's path, or as the name given to the inline text.
 #[derive(Clone, PartialEq, Eq)]
@@ -46,6 +54,17 @@ const MAX_PEM_BYTES: u64 = 4 * 1024 * 1024;
 /// The fault of either, or [`TlsError::KeyMismatch`].
 pub fn check_pair(pair: &PemPair) -> Result<(), TlsError> {
     PemIdentity::inline("the given pair", pair).load().map(drop)
+}
+
+// === impl PemPair ===
+
+impl fmt::Debug for PemPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PemPair")
+            .field("cert_pem", &self.cert_pem)
+            .field("key_pem", &"(hidden)")
+            .finish()
+    }
 }
 
 // === impl PemSource ===

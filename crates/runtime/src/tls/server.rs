@@ -29,7 +29,7 @@ pub struct ServerTls {
 /// The current configuration of a server. Cheap to clone; clones share it.
 #[derive(Clone, Debug)]
 pub struct ReloadingServerTls {
-    shared: Arc<Shared>,
+    shared: Arc<ReloadShared>,
 }
 
 /// Clients that may finish a handshake, and its parameters.
@@ -42,7 +42,7 @@ pub(super) enum Clients {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ReloadShared {
     source: ServerTls,
     clients: Clients,
     files: WatchedFiles,
@@ -139,7 +139,7 @@ impl ReloadingServerTls {
         let files = WatchedFiles::new(sources)?;
         let current = RwLock::new(Current::of(&source, clients, 0)?);
         Ok(ReloadingServerTls {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ReloadShared {
                 source,
                 clients,
                 files,

@@ -18,8 +18,9 @@ use crate::http::BoxError;
 use crate::http::client::{ClientError, HttpClient, Protocol};
 use crate::http::server::{Limits, Server, Serving, handler};
 use crate::http::text;
-use crate::pki::{CertificateAuthority, PemPair};
+use crate::pki::CertificateAuthority;
 use crate::tasks::TaskGroup;
+use crate::tls::PemPair;
 
 mod connections;
 mod floods;

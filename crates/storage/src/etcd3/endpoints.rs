@@ -71,10 +71,13 @@ impl Endpoints {
             });
         }
         if let Some((reloading, _)) = reloading {
-            let clients = members
+            let clients: Vec<_> = members
                 .iter()
-                .flat_map(|each| [each.calls.clone(), each.watches.clone()]);
-            reloading.watch(tasks, clients.collect());
+                .flat_map(|each| [each.calls.clone(), each.watches.clone()])
+                .collect();
+            reloading.watch(tasks, move |tls| {
+                clients.iter().for_each(|client| client.set_tls(tls.clone()));
+            });
         }
         Ok(Self {
             members,

@@ -28,10 +28,10 @@ use yurt_apimachinery::Status;
 
 use super::door::Guest;
 use super::frames::Metered;
-use super::gather::Gather;
 use super::holds::Record;
 use super::offenders::Offence;
 use super::places::Place;
+use super::write_coalescer::WriteCoalescer;
 use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
 use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
@@ -158,7 +158,7 @@ impl Acceptor {
                 let certificate = ClientCertificate::of(stream.get_ref().1.peer_certificates(), tls);
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let client = self.client(peer, certificate, place, record);
-                let stream = Metered::new(Gather::new(stream, is_http2), client.is_flooded.clone());
+                let stream = Metered::new(WriteCoalescer::new(stream, is_http2), client.is_flooded.clone());
                 self.requests(stream, client).await;
             }
         }

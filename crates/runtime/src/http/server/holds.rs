@@ -24,7 +24,7 @@ pub struct ConnectionMetrics {
 /// The origins of one server.
 #[derive(Debug)]
 pub(super) struct Holds {
-    // Held for a few map operations.
+    // HeldConnection for a few map operations.
     offenders: Mutex<Offenders>,
     max_hold: Duration,
     metrics: Option<ConnectionMetrics>,
@@ -40,7 +40,7 @@ pub(super) struct Record {
 }
 
 /// A connection that waits for its turn, counted in the metric.
-pub(super) struct Held {
+pub(super) struct HeldConnection {
     turn: Instant,
     gauge: Option<IntGauge>,
 }
@@ -105,13 +105,13 @@ impl Holds {
 
 impl Record {
     /// Takes the connection's turn; `None` if it need not wait.
-    pub(super) fn turn(&self) -> Option<Held> {
+    pub(super) fn turn(&self) -> Option<HeldConnection> {
         let (origin, now) = (self.origin?, Instant::now());
         let turn = self.holds.offenders.lock().turn(origin, self.max_hold, now);
         (turn > now).then(|| {
             let gauge = self.holds.metrics.as_ref().map(|metrics| metrics.held.clone());
             gauge.iter().for_each(IntGauge::inc);
-            Held { turn, gauge }
+            HeldConnection { turn, gauge }
         })
     }
 
@@ -131,16 +131,16 @@ impl Record {
     }
 }
 
-// === impl Held ===
+// === impl HeldConnection ===
 
-impl Held {
+impl HeldConnection {
     /// Resolves at the turn.
     pub(super) async fn over(self) {
         tokio::time::sleep_until(self.turn).await;
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldConnection {
     fn drop(&mut self) {
         self.gauge.iter().for_each(IntGauge::dec);
     }

@@ -26,14 +26,14 @@ use strangers::{Entry, Strangers};
 /// The places of one server.
 #[derive(Debug)]
 pub(super) struct Places {
-    // Held for a scan of at most a few hundred entries.
-    held: Mutex<Held>,
+    // HeldPlaces for a scan of at most a few hundred entries.
+    held: Mutex<HeldPlaces>,
     /// A stranger's place became free.
     freed: Notify,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldPlaces {
     remote: Strangers,
     local: Strangers,
     known: Known,
@@ -69,7 +69,7 @@ const _: () = assert!(MAX_HOLD.as_millis() / (LOCAL_HOLD as u128) < LOCAL_GRACE.
 
 impl Places {
     pub(super) fn new(limits: &Limits) -> Arc<Self> {
-        let held = Held {
+        let held = HeldPlaces {
             remote: Strangers::new(limits.max_strangers, limits.max_strangers_per_address, GRACE),
             local: Strangers::new(limits.max_strangers, usize::MAX, LOCAL_GRACE),
             known: Known::new(limits.max_connections),
@@ -126,9 +126,9 @@ impl Places {
     }
 }
 
-// === impl Held ===
+// === impl HeldPlaces ===
 
-impl Held {
+impl HeldPlaces {
     fn leave(&mut self, kind: &Kind) {
         match kind {
             Kind::Stranger { is_local: true, number } => self.local.leave(*number),

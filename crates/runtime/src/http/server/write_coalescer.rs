@@ -1,11 +1,11 @@
 //! Coalesces the frames of an HTTP/2 connection into fewer TLS records and system calls.
 //!
 //! The HTTP/2 library copies frames below 1 KiB one behind the other, if its transport accepts one slice at a time. To
-//! a transport that accepts several it passes each frame alone, and each becomes a record and a write. So [`Gather`]
+//! a transport that accepts several it passes each frame alone, and each becomes a record and a write. So [`WriteCoalescer`]
 //! accepts one at a time.
 //!
 //! A larger frame then comes in two parts, its beginning and the rest, and the library flushes it before it prepares
-//! the next one. [`Gather`] delays that flush until the next frame: the library flushes again when it has no more
+//! the next one. [`WriteCoalescer`] delays that flush until the next frame: the library flushes again when it has no more
 //! frames.
 
 use std::io::{self, IoSlice};
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Holds frames until they have many bytes, or until a flush that is not followed by more frames.
 #[derive(Debug)]
-pub(super) struct Gather<T> {
+pub(super) struct WriteCoalescer<T> {
     inner: T,
     /// If false, everything passes immediately.
     is_on: bool,
@@ -33,9 +33,9 @@ const SMALL_MAX: usize = 2048;
 /// A frame of the usual maximum size, with its header.
 const FRAME: usize = 16 * 1024 + 9;
 
-// === impl Gather ===
+// === impl WriteCoalescer ===
 
-impl<T> Gather<T> {
+impl<T> WriteCoalescer<T> {
     /// A transport for HTTP/2 if `is_on`; otherwise everything passes.
     pub(super) fn new(inner: T, is_on: bool) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl<T> Gather<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> Gather<T> {
+impl<T: AsyncWrite + Unpin> WriteCoalescer<T> {
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let written = ready!(Pin::new(&mut self.inner).poll_write(cx, &self.held))?;
@@ -71,7 +71,7 @@ impl<T: AsyncWrite + Unpin> Gather<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for WriteCoalescer<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
         // Many small frames come in one piece, without one in front.
@@ -131,7 +131,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Gather<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for WriteCoalescer<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_read(cx, into)
     }
@@ -190,47 +190,51 @@ mod tests {
         }
     }
 
-    fn gather(is_on: bool, takes: usize) -> Gather<Recorder> {
+    fn coalescer(is_on: bool, takes: usize) -> WriteCoalescer<Recorder> {
         let writes = Vec::new();
-        Gather::new(Recorder { writes, takes }, is_on)
+        WriteCoalescer::new(Recorder { writes, takes }, is_on)
     }
 
     /// Writes all pieces, which are ready at the same time.
-    fn write(gather: &mut Gather<Recorder>, pieces: &[&[u8]]) {
+    fn write(coalescer: &mut WriteCoalescer<Recorder>, pieces: &[&[u8]]) {
         for piece in pieces {
-            gather.write_all(piece).now_or_never().unwrap().unwrap();
+            coalescer.write_all(piece).now_or_never().unwrap().unwrap();
         }
     }
 
-    fn flush(gather: &mut Gather<Recorder>) {
-        gather.flush().now_or_never().unwrap().unwrap();
+    fn flush(coalescer: &mut WriteCoalescer<Recorder>) {
+        coalescer.flush().now_or_never().unwrap().unwrap();
     }
 
     /// The HTTP/2 library flushes after each large frame, and when it has no more frames.
     #[test]
     fn large_frames_leave_together_when_nothing_more_is_said() {
-        let mut gather = gather(true, usize::MAX);
-        assert!(!gather.is_write_vectored());
+        let mut coalescer = coalescer(true, usize::MAX);
+        assert!(!coalescer.is_write_vectored());
         let rest = vec![7; FRAME - 1033];
-        let lens = |gather: &Gather<Recorder>| gather.inner.writes.iter().map(Vec::len).collect::<Vec<_>>();
+        let lens =
+            |coalescer: &WriteCoalescer<Recorder>| coalescer.inner.writes.iter().map(Vec::len).collect::<Vec<_>>();
         for frames in [1, 2, 3] {
-            gather.inner.writes.clear();
+            coalescer.inner.writes.clear();
             for _ in 0..frames {
-                write(&mut gather, &[&[1; 1033], &rest]);
-                assert!(gather.inner.writes.is_empty(), "it waits for more");
-                flush(&mut gather);
+                write(&mut coalescer, &[&[1; 1033], &rest]);
+                assert!(coalescer.inner.writes.is_empty(), "it waits for more");
+                flush(&mut coalescer);
             }
-            flush(&mut gather);
-            assert_eq!(lens(&gather), [frames * FRAME]);
-            assert_eq!((gather.inner.writes[0][1032], gather.inner.writes[0][1033]), (1, 7));
-            assert_eq!(gather.held.capacity(), 0, "a quiet connection holds nothing");
+            flush(&mut coalescer);
+            assert_eq!(lens(&coalescer), [frames * FRAME]);
+            assert_eq!(
+                (coalescer.inner.writes[0][1032], coalescer.inner.writes[0][1033]),
+                (1, 7)
+            );
+            assert_eq!(coalescer.held.capacity(), 0, "a quiet connection holds nothing");
         }
-        gather.inner.writes.clear();
-        write(&mut gather, &[b"small"]);
-        flush(&mut gather);
-        assert_eq!(lens(&gather), [5], "a small frame does not wait");
-        write(&mut gather, &[&rest]);
-        assert_eq!(gather.inner.writes.len(), 2, "neither do many");
+        coalescer.inner.writes.clear();
+        write(&mut coalescer, &[b"small"]);
+        flush(&mut coalescer);
+        assert_eq!(lens(&coalescer), [5], "a small frame does not wait");
+        write(&mut coalescer, &[&rest]);
+        assert_eq!(coalescer.inner.writes.len(), 2, "neither do many");
     }
 
     /// A delayed flush wakes the task, so that a library which does not flush twice is polled again.
@@ -238,34 +242,34 @@ mod tests {
     fn a_flush_that_was_put_off_wakes_the_connection() {
         let woken = std::sync::Arc::new(CountWakes::default());
         let waker = std::task::Waker::from(woken.clone());
-        let mut gather = gather(true, usize::MAX);
-        write(&mut gather, &[&[1; 1033], &[2; SMALL_MAX + 1]]);
+        let mut coalescer = coalescer(true, usize::MAX);
+        write(&mut coalescer, &[&[1; 1033], &[2; SMALL_MAX + 1]]);
         let mut cx = Context::from_waker(&waker);
-        assert!(Pin::new(&mut gather).poll_flush(&mut cx).is_ready());
-        assert_eq!((gather.inner.writes.len(), woken.0.load(Ordering::Relaxed)), (0, 1));
-        assert!(Pin::new(&mut gather).poll_flush(&mut cx).is_ready());
-        assert_eq!((gather.inner.writes.len(), woken.0.load(Ordering::Relaxed)), (1, 1));
+        assert!(Pin::new(&mut coalescer).poll_flush(&mut cx).is_ready());
+        assert_eq!((coalescer.inner.writes.len(), woken.0.load(Ordering::Relaxed)), (0, 1));
+        assert!(Pin::new(&mut coalescer).poll_flush(&mut cx).is_ready());
+        assert_eq!((coalescer.inner.writes.len(), woken.0.load(Ordering::Relaxed)), (1, 1));
     }
 
     #[test]
     fn flush_and_shutdown_send_what_is_held() {
-        let mut gather = gather(true, usize::MAX);
-        write(&mut gather, &[b"one", b"two"]);
-        assert!(gather.inner.writes.is_empty());
-        gather.flush().now_or_never().unwrap().unwrap();
-        assert_eq!(gather.inner.writes, [b"onetwo"]);
-        write(&mut gather, &[b"three"]);
-        gather.shutdown().now_or_never().unwrap().unwrap();
-        assert_eq!(gather.inner.writes, [b"onetwo".as_slice(), b"three"]);
+        let mut coalescer = coalescer(true, usize::MAX);
+        write(&mut coalescer, &[b"one", b"two"]);
+        assert!(coalescer.inner.writes.is_empty());
+        coalescer.flush().now_or_never().unwrap().unwrap();
+        assert_eq!(coalescer.inner.writes, [b"onetwo"]);
+        write(&mut coalescer, &[b"three"]);
+        coalescer.shutdown().now_or_never().unwrap().unwrap();
+        assert_eq!(coalescer.inner.writes, [b"onetwo".as_slice(), b"three"]);
     }
 
     #[test]
     fn no_byte_is_lost_or_sent_twice_when_the_transport_takes_little() {
         let sent: Vec<u8> = (0..90_000_u32).map(|at| (at % 251) as u8).collect();
         for takes in [1, 7, 1000, 2048, 2049, 5000, 40_000, usize::MAX] {
-            let mut gather = gather(true, takes);
+            let mut coalescer = coalescer(true, takes);
             write(
-                &mut gather,
+                &mut coalescer,
                 &[
                     &sent[..500],
                     &sent[500..2548],
@@ -274,11 +278,11 @@ mod tests {
                     &sent[9000..],
                 ],
             );
-            flush(&mut gather);
-            flush(&mut gather);
-            assert!(gather.inner.writes.concat() == sent, "{takes}");
+            flush(&mut coalescer);
+            flush(&mut coalescer);
+            assert!(coalescer.inner.writes.concat() == sent, "{takes}");
         }
-        let mut stuck = gather(true, 0);
+        let mut stuck = coalescer(true, 0);
         stuck.write_all(b"x").now_or_never().unwrap().unwrap();
         let error = stuck.flush().now_or_never().unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);
@@ -286,9 +290,9 @@ mod tests {
 
     #[test]
     fn everything_passes_when_it_is_off() {
-        let mut gather = gather(false, usize::MAX);
-        assert!(gather.is_write_vectored());
-        write(&mut gather, &[b"one", b"two"]);
-        assert_eq!(gather.inner.writes, [b"one", b"two"]);
+        let mut coalescer = coalescer(false, usize::MAX);
+        assert!(coalescer.is_write_vectored());
+        write(&mut coalescer, &[b"one", b"two"]);
+        assert_eq!(coalescer.inner.writes, [b"one", b"two"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bounded set of waiting entries of many clients.
-pub(super) struct Turns<T> {
+pub(super) struct RoundRobin<T> {
     /// Waiting entries by client. No queue is empty.
     queues: BTreeMap<String, VecDeque<(Ticket, T)>>,
     /// Clients in the order in which they get their next turn: exactly the keys of `queues`.
@@ -26,9 +26,9 @@ pub(super) enum Joined<T> {
     Refused,
 }
 
-// === impl Turns ===
+// === impl RoundRobin ===
 
-impl<T> Turns<T> {
+impl<T> RoundRobin<T> {
     /// Room for `len_max` entries.
     pub(super) fn new(len_max: usize) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Random arrivals, departures and turns, compared with what is promised to each client.
+//! Random arrivals, departures and round_robin, compared with what is promised to each client.
 
 use std::collections::BTreeMap;
 
@@ -30,17 +30,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Waiting requests, oldest first: client, ticket, turns of others since it became the first of its client.
+/// Waiting requests, oldest first: client, ticket, round_robin of others since it became the first of its client.
 type Model = Vec<(usize, Ticket, usize)>;
 
 fn of(model: &Model, client: usize) -> usize {
     model.iter().filter(|(held, ..)| *held == client).count()
 }
 
-fn join(turns: &mut Turns<usize>, model: &mut Model, len_max: usize, client: usize) {
+fn join(round_robin: &mut RoundRobin<usize>, model: &mut Model, len_max: usize, client: usize) {
     let waiting: BTreeMap<usize, usize> = (0..CLIENTS).map(|client| (client, of(model, client))).collect();
     let longest = waiting.values().copied().max().unwrap_or_default();
-    match turns.join(&client.to_string(), client) {
+    match round_robin.join(&client.to_string(), client) {
         Joined::Waits(ticket) => {
             assert!(model.len() < len_max);
             model.push((client, ticket, 0));
@@ -60,8 +60,8 @@ fn join(turns: &mut Turns<usize>, model: &mut Model, len_max: usize, client: usi
     }
 }
 
-fn next(turns: &mut Turns<usize>, model: &mut Model) {
-    let Some(served) = turns.next() else {
+fn next(round_robin: &mut RoundRobin<usize>, model: &mut Model) {
+    let Some(served) = round_robin.next() else {
         assert!(model.is_empty());
         return;
     };
@@ -80,30 +80,30 @@ proptest! {
     /// Conformance: 6.31, 6.33
     #[test]
     fn no_client_starves_another_and_the_queue_is_bounded(len_max in 0..12_usize, steps in steps()) {
-        let mut turns = Turns::new(len_max);
+        let mut round_robin = RoundRobin::new(len_max);
         let mut model = Model::new();
         for step in steps {
             match step {
-                Step::Join(client) => join(&mut turns, &mut model, len_max, client),
+                Step::Join(client) => join(&mut round_robin, &mut model, len_max, client),
                 Step::Leave(at) if at < model.len() => {
                     let (client, ticket, _) = model.remove(at);
-                    assert_eq!(turns.leave(&client.to_string(), ticket), Some(client));
-                    assert_eq!(turns.leave(&client.to_string(), ticket), None);
+                    assert_eq!(round_robin.leave(&client.to_string(), ticket), Some(client));
+                    assert_eq!(round_robin.leave(&client.to_string(), ticket), None);
                 }
                 Step::Leave(_) => {}
-                Step::Next => next(&mut turns, &mut model),
+                Step::Next => next(&mut round_robin, &mut model),
             }
-            assert_eq!(turns.len(), model.len());
-            assert!(turns.len() <= len_max);
-            assert!(turns.queues.values().all(|queue| !queue.is_empty()));
-            let mut order: Vec<&String> = turns.order.iter().collect();
+            assert_eq!(round_robin.len(), model.len());
+            assert!(round_robin.len() <= len_max);
+            assert!(round_robin.queues.values().all(|queue| !queue.is_empty()));
+            let mut order: Vec<&String> = round_robin.order.iter().collect();
             order.sort_unstable();
-            assert!(order.into_iter().eq(turns.queues.keys()));
+            assert!(order.into_iter().eq(round_robin.queues.keys()));
         }
         // All requests that stayed are served.
         while !model.is_empty() {
-            next(&mut turns, &mut model);
+            next(&mut round_robin, &mut model);
         }
-        assert!(turns.next().is_none());
+        assert!(round_robin.next().is_none());
     }
 }

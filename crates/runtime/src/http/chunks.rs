@@ -1,4 +1,4 @@
-//! Bodies of many pieces: small pieces are joined, large ones are not copied.
+//! Bodies of many chunks: small chunks are joined, large ones are not copied.
 
 use std::iter::Peekable;
 use std::pin::Pin;
@@ -12,19 +12,19 @@ use http_body_util::BodyExt as _;
 use super::gzip::GZIP_ABOVE;
 use super::{Body, BoxError, full};
 
-/// Size in bytes below which pieces are joined: a separate HTTP/2 frame costs more than the copy.
+/// Size in bytes below which chunks are joined: a separate HTTP/2 frame costs more than the copy.
 const SMALL: usize = 4 << 10;
-/// Approximate size of a joined piece in bytes.
-const PIECE: usize = 32 << 10;
+/// Approximate size of a joined chunk in bytes.
+const CHUNK: usize = 32 << 10;
 
-/// A body of all `pieces` in order. One that is too small for compression is sent as a whole, with its length. A longer
-/// one is made while it is sent, and only joined small pieces are copied.
+/// A body of all `chunks` in order. One that is too small for compression is sent as a whole, with its length. A longer
+/// one is made while it is sent, and only joined small chunks are copied.
 #[must_use]
-pub fn pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
+pub fn chunks(mut chunks: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
     let (mut begin, mut size) = (Vec::new(), 0);
-    for piece in pieces.by_ref() {
-        size += piece.len() as u64;
-        begin.push(piece);
+    for chunk in chunks.by_ref() {
+        size += chunk.len() as u64;
+        begin.push(chunk);
         if size > GZIP_ABOVE {
             break;
         }
@@ -32,57 +32,57 @@ pub fn pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body 
     if size <= GZIP_ABOVE {
         return full(begin.concat());
     }
-    let pieces = begin.into_iter().chain(pieces).peekable();
-    let body = Pieces { pieces, least: size };
+    let chunks = begin.into_iter().chain(chunks).peekable();
+    let body = Chunks { chunks, least: size };
     body.map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Frames of a stream, as they become ready: small ones that are ready at the same time become one piece.
+/// Frames of a stream, as they become ready: small ones that are ready at the same time become one chunk.
 pub fn joined(
     frames: impl Stream<Item = Bytes> + Send + 'static,
 ) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
-    Joined {
+    JoinedFrames {
         frames: Some(Box::pin(frames)),
         held: None,
     }
 }
 
-struct Pieces<I: Iterator<Item = Bytes>> {
-    pieces: Peekable<I>,
+struct Chunks<I: Iterator<Item = Bytes>> {
+    chunks: Peekable<I>,
     /// Minimum number of bytes that follow.
     least: u64,
 }
 
-struct Joined<S> {
+struct JoinedFrames<S> {
     /// `None` after its end.
     frames: Option<Pin<Box<S>>>,
     /// A large frame that follows small ones sent first.
     held: Option<Bytes>,
 }
 
-/// Takes the next piece to send, joining small ones.
-fn merge(pieces: &mut Peekable<impl Iterator<Item = Bytes>>) -> Option<Bytes> {
-    let first = pieces.next()?;
-    let is_small = |piece: &Bytes| piece.len() < SMALL;
-    if !is_small(&first) || !pieces.peek().is_some_and(is_small) {
+/// Takes the next chunk to send, joining small ones.
+fn merge(chunks: &mut Peekable<impl Iterator<Item = Bytes>>) -> Option<Bytes> {
+    let first = chunks.next()?;
+    let is_small = |chunk: &Bytes| chunk.len() < SMALL;
+    if !is_small(&first) || !chunks.peek().is_some_and(is_small) {
         return Some(first);
     }
-    let mut joined = BytesMut::with_capacity(PIECE);
+    let mut joined = BytesMut::with_capacity(CHUNK);
     joined.extend_from_slice(&first);
-    while joined.len() < PIECE
-        && let Some(next) = pieces.next_if(is_small)
+    while joined.len() < CHUNK
+        && let Some(next) = chunks.next_if(is_small)
     {
         joined.extend_from_slice(&next);
     }
     Some(joined.freeze())
 }
 
-// === impl Pieces ===
+// === impl Chunks ===
 
 // Nothing in it is pinned.
-impl<I: Iterator<Item = Bytes>> Unpin for Pieces<I> {}
+impl<I: Iterator<Item = Bytes>> Unpin for Chunks<I> {}
 
-impl<I: Iterator<Item = Bytes>> http_body::Body for Pieces<I> {
+impl<I: Iterator<Item = Bytes>> http_body::Body for Chunks<I> {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -90,10 +90,10 @@ impl<I: Iterator<Item = Bytes>> http_body::Body for Pieces<I> {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
-        let piece = merge(&mut self.pieces);
-        let size = piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        let chunk = merge(&mut self.chunks);
+        let size = chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         self.least = self.least.saturating_sub(size);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+        Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -103,9 +103,9 @@ impl<I: Iterator<Item = Bytes>> http_body::Body for Pieces<I> {
     }
 }
 
-// === impl Joined ===
+// === impl JoinedFrames ===
 
-impl<S: Stream<Item = Bytes>> Stream for Joined<S> {
+impl<S: Stream<Item = Bytes>> Stream for JoinedFrames<S> {
     type Item = Result<Bytes, BoxError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -113,7 +113,7 @@ impl<S: Stream<Item = Bytes>> Stream for Joined<S> {
             return Poll::Ready(Some(Ok(held)));
         }
         let (mut first, mut joined) = (Bytes::new(), BytesMut::new());
-        while joined.len() < PIECE {
+        while joined.len() < CHUNK {
             let Some(frames) = &mut self.frames else { break };
             match frames.as_mut().poll_next(cx) {
                 Poll::Pending if first.is_empty() => return Poll::Pending,
@@ -135,8 +135,8 @@ impl<S: Stream<Item = Bytes>> Stream for Joined<S> {
                 }
             }
         }
-        let piece = if joined.is_empty() { first } else { joined.freeze() };
-        Poll::Ready((!piece.is_empty()).then_some(Ok(piece)))
+        let chunk = if joined.is_empty() { first } else { joined.freeze() };
+        Poll::Ready((!chunk.is_empty()).then_some(Ok(chunk)))
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         let parts = ["a", "b", "c"].map(Bytes::from).into_iter();
         let mut parts = parts.chain([large.clone(), "d".into()]).peekable();
         assert_eq!(merge(&mut parts), Some("abc".into()));
-        assert_eq!(merge(&mut parts).map(|piece| piece.as_ptr()), Some(large.as_ptr()));
+        assert_eq!(merge(&mut parts).map(|chunk| chunk.as_ptr()), Some(large.as_ptr()));
         assert_eq!(merge(&mut parts), Some("d".into()));
         assert_eq!(merge(&mut parts), None);
     }
@@ -165,7 +165,7 @@ mod tests {
                 .map(|i: u32| Bytes::from(vec![b'a'; (i % 50) as usize]))
                 .collect();
             let whole = parts.concat();
-            let body = pieces(parts.into_iter());
+            let body = chunks(parts.into_iter());
             let hint = body.size_hint();
             if whole.len() as u64 > GZIP_ABOVE {
                 assert!(hint.exact().is_none() && hint.lower() > GZIP_ABOVE);
@@ -186,8 +186,8 @@ mod tests {
         let got: Vec<Bytes> = joined(stream::iter(frames)).map(Result::unwrap).collect().await;
         assert_eq!(got, [Bytes::from("ab"), large, "c".into()]);
         let many = stream::iter(vec![Bytes::from(vec![b'y'; 1000]); 100]);
-        let sizes: Vec<usize> = joined(many).map(|piece| piece.unwrap().len()).collect().await;
-        assert!(sizes.iter().all(|size| *size <= PIECE + SMALL), "{sizes:?}");
+        let sizes: Vec<usize> = joined(many).map(|chunk| chunk.unwrap().len()).collect().await;
+        assert!(sizes.iter().all(|size| *size <= CHUNK + SMALL), "{sizes:?}");
         assert_eq!(sizes.iter().sum::<usize>(), 100_000);
     }
 
