@@ -16,9 +16,8 @@ use claims::Claim;
 pub(crate) use claims::{claims, function_name};
 use results::{Outcome, Results};
 
-use crate::stopwatch::Stopwatch;
-use crate::tidy::Tree;
-use crate::workspace;
+use crate::tree::Tree;
+use yurt_workspace::Stopwatch;
 
 /// Arguments of `cargo xtask conformance`.
 #[derive(clap::Args)]
@@ -36,7 +35,7 @@ pub(crate) struct Args {
 /// Prints the table, and fails when a case has a failed test or none.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let watch = Stopwatch::start();
-    let tree = Tree::read(&workspace::root()?)?;
+    let tree = Tree::read(&yurt_workspace::root()?)?;
     let cases = Cases::of(&tree)?;
     let wanted = |id: &str| args.cases.is_empty() || args.cases.iter().any(|one| id.starts_with(one.as_str()));
     let claims: Vec<Claim> = claims(&tree)

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-
-use crate::{process, workspace};
+use yurt_workspace::command;
 
 /// The version that is installed and used.
 const VERSION: &str = "0.20.2";
@@ -20,7 +19,7 @@ const DATABASES: &str = "advisory-dbs";
 /// # Errors
 /// The tool cannot be installed.
 pub(crate) fn install() -> Result<()> {
-    tool(&workspace::root()?).map(|_| ())
+    tool(&yurt_workspace::root()?).map(|_| ())
 }
 
 /// Checks the tree.
@@ -28,15 +27,15 @@ pub(crate) fn install() -> Result<()> {
 /// # Errors
 /// The tool cannot be installed, or found a problem.
 pub(crate) fn run() -> Result<()> {
-    let root = workspace::root()?;
+    let root = yurt_workspace::root()?;
     let tool = tool(&root)?;
     let command = |arguments: &[&str]| {
         let mut command = Command::new(&tool);
         command.args(arguments).current_dir(&root);
         command
     };
-    process::run(&mut command(&["check", "bans", "licenses", "sources"]))?;
-    let is_fresh = process::succeeds(&mut command(&["fetch", "db"]));
+    command::run(&mut command(&["check", "bans", "licenses", "sources"]))?;
+    let is_fresh = command::succeeds(&mut command(&["fetch", "db"]));
     if !is_fresh && !has_database() {
         println!("   advisories: not checked, their database is not here and cannot be fetched");
         return Ok(());
@@ -44,18 +43,18 @@ pub(crate) fn run() -> Result<()> {
     if !is_fresh {
         println!("   advisories: their database cannot be fetched, the one that is here may be old");
     }
-    process::run(&mut command(&["--offline", "check", "advisories"]))
+    command::run(&mut command(&["--offline", "check", "advisories"]))
 }
 
 /// Path of the tool of [`VERSION`], installed if it is missing.
 fn tool(root: &Path) -> Result<PathBuf> {
-    let folder = workspace::target_dir(root)?.join("tools");
+    let folder = yurt_workspace::target_dir(root)?.join("tools");
     let tool = folder.join("bin/cargo-deny");
     if is_wanted(&tool) {
         return Ok(tool);
     }
     let build = folder.join("build");
-    let mut install = Command::new(workspace::cargo());
+    let mut install = Command::new(yurt_workspace::cargo());
     install
         .args([
             "install",
@@ -76,7 +75,7 @@ fn tool(root: &Path) -> Result<PathBuf> {
             ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
         ])
         .current_dir(root);
-    process::run(&mut install).context("cargo-deny cannot be installed; this takes the network once")?;
+    command::run(&mut install).context("cargo-deny cannot be installed; this takes the network once")?;
     // Its build folder takes much disk space.
     let _ = std::fs::remove_dir_all(build);
     Ok(tool)

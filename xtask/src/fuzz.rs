@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-
-use crate::{process, workspace};
+use yurt_workspace::command;
 
 /// Arguments of `cargo xtask fuzz`.
 #[derive(clap::Args)]
@@ -77,7 +76,7 @@ pub(crate) fn ci() -> Result<()> {
 
 /// Every folder of the corpus is a target; a test of the crate compares them.
 fn targets() -> Result<Vec<String>> {
-    let folder = workspace::root()?.join("fuzz/corpus");
+    let folder = yurt_workspace::root()?.join("fuzz/corpus");
     let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut names: Vec<String> = entries
         .flatten()
@@ -89,10 +88,10 @@ fn targets() -> Result<Vec<String>> {
 
 /// Builds the program with all targets, instrumented, and returns its path.
 pub(crate) fn build() -> Result<PathBuf> {
-    let root = workspace::root()?;
+    let root = yurt_workspace::root()?;
     // Cargo keeps crates compiled through a wrapper apart from others; dependencies are those of the interop tests.
-    process::run(
-        Command::new(workspace::cargo())
+    command::run(
+        Command::new(yurt_workspace::cargo())
             .args([
                 "build",
                 "--profile",
@@ -105,14 +104,14 @@ pub(crate) fn build() -> Result<PathBuf> {
             .env("RUSTC_WORKSPACE_WRAPPER", root.join("fuzz/instrument.sh"))
             .current_dir(&root),
     )?;
-    Ok(workspace::target_dir(&root)?.join("quick/yurt-fuzz"))
+    Ok(yurt_workspace::target_dir(&root)?.join("quick/yurt-fuzz"))
 }
 
 fn fuzz(program: &PathBuf, target: &str, args: &Args) -> Result<()> {
-    let root = workspace::root()?;
+    let root = yurt_workspace::root()?;
     let kept = root.join("fuzz/corpus").join(target);
     let folder = if args.inputs > 0 { "fuzz/repeated" } else { "fuzz/found" };
-    let work = workspace::target_dir(&root)?.join(folder).join(target);
+    let work = yurt_workspace::target_dir(&root)?.join(folder).join(target);
     if args.inputs > 0 && work.exists() {
         // Findings of an earlier run would change the inputs of this one.
         std::fs::remove_dir_all(&work).with_context(|| format!("cannot empty {}", work.display()))?;
@@ -137,7 +136,7 @@ fn fuzz(program: &PathBuf, target: &str, args: &Args) -> Result<()> {
     } else {
         command.arg(&work).arg(&kept);
     }
-    process::run(&mut command).with_context(|| {
+    command::run(&mut command).with_context(|| {
         format!(
             "{target} broke on the newest file broke-* in {}; copy it to fuzz/corpus/{target} to have it run by the tests",
             work.display()

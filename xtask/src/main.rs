@@ -1,34 +1,29 @@
 //! `cargo xtask`: every command of this workspace, each one line in the list it prints without arguments.
 //!
 //! Reading order:
-//! * [`workspace`]: location and metadata of the workspace;
 //! * [`tidy`]: the house rules as code;
 //! * [`mod@test`]: the steps of CI;
 //! * [`conformance`]: cases and the tests for them;
 //! * [`interop`]: the Go module with the real Kubernetes programs;
-//! * [`demo`]: a pool on this machine as a walkthrough.
+//! * [`forward`]: demo, chaos and benchmarks, which are programs of their own.
 #![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
-mod bench;
-mod chaos;
 mod conformance;
-mod demo;
 mod deny;
+mod forward;
 mod fuzz;
 mod interop;
-mod lab;
-mod links;
 mod mutants;
-mod process;
 mod rust_text;
-mod stopwatch;
 mod test;
 mod tidy;
-mod workspace;
+mod tree;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+
+use forward::{Arguments, BENCH, BENCH_POOL, CHAOS, DEMO, LINKS, SCALE, SOAK};
 
 /// Commands of the workspace.
 #[derive(Parser)]
@@ -47,11 +42,14 @@ enum Command {
     /// Print the tests for each conformance case, and their results (`--list` runs nothing)
     Conformance(conformance::Args),
     /// Run a pool on this machine as a walkthrough: election, copying, heartbeats, failover, offline
-    Demo(demo::Args),
+    #[command(disable_help_flag = true)]
+    Demo(Arguments),
     /// Inject faults into a pool of real processes and check the events its clients received
-    Chaos(chaos::Args),
+    #[command(disable_help_flag = true)]
+    Chaos(Arguments),
     /// Check a pool whose packets are lost, duplicated, reordered or dropped (network namespaces; needs root)
-    Links(links::Args),
+    #[command(disable_help_flag = true)]
+    Links(Arguments),
     /// Build kube-apiserver, etcd and further Kubernetes programs into interop/.cache
     BuildInterop,
     /// Search for inputs that break a fuzz target, for a bounded time
@@ -59,13 +57,17 @@ enum Command {
     /// Mutate the core in small ways, and report mutants that no test catches (an hour; not part of `test`)
     Mutants(mutants::Args),
     /// Measure the coordinator and kube-apiserver side by side (minutes)
-    Bench(bench::Args),
+    #[command(disable_help_flag = true)]
+    Bench(Arguments),
     /// Measure a pool: leader loss, memory, events, starts, bytes from the cloud (minutes)
-    BenchPool(bench::pool::Args),
+    #[command(disable_help_flag = true)]
+    BenchPool(Arguments),
     /// Cut a pool off from its coordinator and the cloud, and report resources that grow
-    Soak(bench::pool::soak::Args),
+    #[command(disable_help_flag = true)]
+    Soak(Arguments),
     /// Measure one coordinator under 1,000 hubs, and the forwarding of their heartbeats (minutes)
-    Scale(bench::pool::scale::Args),
+    #[command(disable_help_flag = true)]
+    Scale(Arguments),
     /// Send the same requests to kube-apiserver and the coordinator and compare the answers
     Differential(interop::DifferentialArgs),
     /// Measure start time, memory, and bytes that a pool reads from the cloud (minutes)
@@ -84,16 +86,16 @@ fn main() -> ExitCode {
         Command::Tidy(args) => tidy::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Conformance(args) => conformance::run(&args),
-        Command::Demo(args) => demo::run(&args),
-        Command::Chaos(args) => chaos::run(&args),
-        Command::Links(args) => links::run(&args),
-        Command::BuildInterop => interop::build(),
+        Command::Demo(args) => DEMO.replace(&args),
+        Command::Chaos(args) => CHAOS.replace(&args),
+        Command::Links(args) => LINKS.replace(&args),
+        Command::BuildInterop => yurt_workspace::programs::build_kubernetes(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Mutants(args) => mutants::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::BenchPool(args) => bench::pool::run(&args),
-        Command::Soak(args) => bench::pool::soak::run(&args),
-        Command::Scale(args) => bench::pool::scale::run(&args),
+        Command::Bench(args) => BENCH.replace(&args),
+        Command::BenchPool(args) => BENCH_POOL.replace(&args),
+        Command::Soak(args) => SOAK.replace(&args),
+        Command::Scale(args) => SCALE.replace(&args),
         Command::Differential(args) => interop::differential(&args),
         Command::Figures(args) => interop::figures(&args),
     };

@@ -16,9 +16,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use yurt_workspace::Stopwatch;
+use yurt_workspace::command;
 
-use crate::stopwatch::Stopwatch;
-use crate::{interop, process, workspace};
+use crate::interop;
 use areas::{AREAS, Area};
 use survivors::{Names, Table};
 
@@ -60,7 +61,7 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 /// # Errors
 /// A survivor that the table does not excuse, or an inconclusive run.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let root = workspace::root()?;
+    let root = yurt_workspace::root()?;
     let chosen = args.areas()?;
     let places = Places::new(&root)?;
     places.install(&root)?;
@@ -85,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let output = places.output(area)?;
         let mut command = args.command(area, &places, &output)?;
         if args.list {
-            process::run(command.arg("--list"))?;
+            command::run(command.arg("--list"))?;
             continue;
         }
         is_whole &= run_within(&mut command, left)?;
@@ -130,7 +131,7 @@ fn run_within(command: &mut Command, limit: Duration) -> Result<bool> {
     let (sender, ended) = mpsc::sync_channel(1);
     let waiting = std::thread::spawn(move || sender.send(child.wait()));
     // On SIGINT it ends the tests that it has started.
-    let end = |signal| process::succeeds(Command::new("kill").args(["-s", signal, &id]));
+    let end = |signal| command::succeeds(Command::new("kill").args(["-s", signal, &id]));
     let status = match ended.recv_timeout(limit) {
         Ok(status) => status.context("cannot wait for cargo-mutants")?,
         Err(_) => {
@@ -187,7 +188,7 @@ impl Args {
             .args(["--timeout-multiplier", SLOWER, "--minimum-test-timeout", SECONDS_MIN])
             .arg("--output")
             .arg(output)
-            .current_dir(workspace::root()?)
+            .current_dir(yurt_workspace::root()?)
             .env("CARGO_TARGET_DIR", &places.build)
             .env("TMPDIR", &places.copies)
             .env("CARGO_PROFILE_DEV_DEBUG", "0");
@@ -226,7 +227,7 @@ struct Places {
 
 impl Places {
     fn new(root: &Path) -> Result<Self> {
-        let target = workspace::target_dir(root)?;
+        let target = yurt_workspace::target_dir(root)?;
         let (tools, own) = (target.join("tools"), target.join("mutants"));
         let places = Self {
             program: tools.join("bin/cargo-mutants"),
@@ -247,12 +248,12 @@ impl Places {
         if version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(VERSION)) {
             return Ok(());
         }
-        let mut command = Command::new(workspace::cargo());
+        let mut command = Command::new(yurt_workspace::cargo());
         command
             .args(["install", "--locked", "--version", VERSION, "--root"])
             .arg(&self.tools)
             .arg("cargo-mutants");
-        process::run(command.current_dir(root))
+        command::run(command.current_dir(root))
     }
 
     /// Makes an empty folder for the results of an area.

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use yurt_workspace::Stopwatch;
+use yurt_workspace::command;
+use yurt_workspace::programs::{self, Profile};
 
-use crate::stopwatch::Stopwatch;
-use crate::{chaos, deny, fuzz, interop, process, tidy, workspace};
+use crate::{deny, forward, fuzz, interop, tidy};
 use times::StepTime;
 
 /// Arguments of `cargo xtask test`.
@@ -146,7 +148,10 @@ impl Step {
             ),
             Self::Deny => deny::install(),
             Self::Unit => cargo(&["test", "--workspace", "--no-run"], &[]),
-            Self::Chaos => interop::build_programs(interop::Profile::Tests).map(|_| ()),
+            Self::Chaos => {
+                forward::CHAOS.build()?;
+                programs::build(Profile::Tests).map(|_| ())
+            }
             Self::Fuzz => fuzz::build().map(|_| ()),
             Self::Interop => interop::prepare(),
         }
@@ -162,7 +167,7 @@ impl Step {
                 let threads = std::env::var(THREADS_VARIABLE).unwrap_or_else(|_| unit_threads().to_string());
                 cargo(&["test", "--workspace"], &[(THREADS_VARIABLE, &threads)])?;
             }
-            Self::Chaos => chaos::quick()?,
+            Self::Chaos => forward::CHAOS.run(&["--quick"])?,
             Self::Fuzz => fuzz::ci()?,
             Self::Interop => interop::test(filter)?,
         }
@@ -176,9 +181,9 @@ fn unit_threads() -> usize {
 }
 
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
-    let root = workspace::root()?;
-    process::run(
-        Command::new(workspace::cargo())
+    let root = yurt_workspace::root()?;
+    command::run(
+        Command::new(yurt_workspace::cargo())
             .args(arguments)
             .envs(environment.iter().copied())
             .current_dir(root),

@@ -15,7 +15,6 @@ mod prose;
 mod pure_crate;
 mod pure_paths;
 mod readme;
-mod tree;
 mod words;
 
 use std::fmt;
@@ -23,8 +22,7 @@ use std::fmt;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use crate::workspace;
-pub(crate) use tree::Tree;
+use crate::tree::Tree;
 
 /// Arguments of `cargo xtask tidy`.
 #[derive(clap::Args, Default)]
@@ -144,10 +142,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     {
         bail!("there is no check called {unknown}; `cargo xtask tidy --list` names them");
     }
-    let root = workspace::root()?;
+    let root = yurt_workspace::root()?;
     let subject = Subject {
         tree: Tree::read(&root)?,
-        metadata: workspace::metadata(&root)?,
+        metadata: yurt_workspace::metadata(&root)?,
     };
     let mut found = 0;
     for check in CHECKS {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use crate::tidy::Tree;
+use crate::tree::Tree;
 
 /// File with the list of cases.
 pub(crate) const FILE: &str = "docs/conformance.md";

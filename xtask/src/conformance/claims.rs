@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::cases::is_id;
-use crate::tidy::Tree;
+use crate::tree::Tree;
 
 /// Starts the list of ids in a comment.
 const MARK: &str = "Conformance:";

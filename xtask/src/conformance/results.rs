@@ -7,9 +7,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
+use yurt_workspace::programs;
 
 use super::claims::Claim;
-use crate::{interop, workspace};
+use crate::interop;
 
 /// Result of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl Results {
             tests.entry(folder(claim)).or_default().insert(&claim.test);
         }
         for (place, names) in &tests {
-            if place != interop::FOLDER {
+            if place != programs::INTEROP {
                 results.note_rust(place, &run_rust(place)?);
             } else if !skip_interop {
                 results.note_go(place, &output_of(&mut interop::test_events(names)?)?);
@@ -109,10 +110,10 @@ impl Results {
 /// Runs all tests of a package; returns their output.
 fn run_rust(place: &str) -> Result<String> {
     println!("   running the tests of {place}");
-    let mut command = Command::new(workspace::cargo());
+    let mut command = Command::new(yurt_workspace::cargo());
     command
         .args(["test", "--no-fail-fast", "--manifest-path"])
-        .arg(workspace::root()?.join(place).join("Cargo.toml"));
+        .arg(yurt_workspace::root()?.join(place).join("Cargo.toml"));
     if let Some(etcd) = interop::etcd()? {
         command
             .env(interop::ETCD_VARIABLE, etcd)

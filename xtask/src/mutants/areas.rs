@@ -114,11 +114,10 @@ impl Area {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workspace;
 
     #[test]
     fn areas_have_names_of_their_own_and_files_that_exist() {
-        let root = workspace::root().expect("the root");
+        let root = yurt_workspace::root().expect("the root");
         for (index, area) in AREAS.iter().enumerate() {
             assert!(
                 AREAS[..index].iter().all(|other| other.name != area.name),

@@ -81,14 +81,39 @@ const TABLE: &[Row] = &[
         tests_may_use: &[],
     },
     Row {
-        package: "yurt-xtask",
+        // Location and builds of the workspace, for its commands.
+        package: "yurt-workspace",
+        may_use: &[],
+        tests_may_use: &[],
+    },
+    Row {
+        // A pool of real programs. It starts them and links none of them.
+        package: "yurt-testbed",
+        may_use: &["yurt-apimachinery", "yurt-runtime", "yurt-workspace"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
+        package: "yurt-benchmarks",
+        may_use: &["yurt-apimachinery", "yurt-runtime", "yurt-testbed", "yurt-workspace"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
+        // Faults against the testbed's pool. It judges what clients saw, without the code of the programs.
+        package: "yurt-chaos-pool",
         may_use: &[
             "yurt-apimachinery",
             "yurt-runtime",
-            "yurt-storage",
             "yurt-chaos-validate",
+            "yurt-testbed",
+            "yurt-workspace",
         ],
         tests_may_use: FIXTURES,
+    },
+    Row {
+        // `cargo xtask tidy` waits for its build: none of our libraries.
+        package: "yurt-xtask",
+        may_use: &["yurt-workspace"],
+        tests_may_use: &[],
     },
 ];
 

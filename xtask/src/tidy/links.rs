@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
-use super::tree::Tree;
 use super::{Subject, Violation};
+use crate::tree::Tree;
 
 pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
     let pages = subject

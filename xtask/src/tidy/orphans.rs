@@ -8,9 +8,9 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::tree::Tree;
 use super::{Subject, Violation};
 use crate::rust_text;
+use crate::tree::Tree;
 
 pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
     let mut roots = target_roots(&subject.metadata)?;

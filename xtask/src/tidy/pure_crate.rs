@@ -7,7 +7,6 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::{Subject, Violation};
-use crate::workspace;
 
 const PACKAGE: &str = "yurt-apimachinery";
 
@@ -26,9 +25,9 @@ const IMPURE: &[&str] = &[
 ];
 
 pub(super) fn check(_: &Subject) -> Result<Vec<Violation>> {
-    let output = Command::new(workspace::cargo())
+    let output = Command::new(yurt_workspace::cargo())
         .args(["tree", "--package", PACKAGE, "--edges", "normal", "--prefix", "none"])
-        .current_dir(workspace::root()?)
+        .current_dir(yurt_workspace::root()?)
         .output()
         .context("cannot run cargo tree")?;
     if !output.status.success() {

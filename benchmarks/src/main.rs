@@ -1,0 +1,74 @@
+//! Measurements: `cargo xtask bench`, `bench-pool`, `soak` and `scale` are subcommands of this program.
+//!
+//! Reading order: [`servers`] (one coordinator and one kube-apiserver under the same load, side by side) with
+//! [`subject`] (the measured server), [`usage`] (its resources), [`load`] (the client), and one file per group of rows:
+//! [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`companions`], [`disk`]; [`attacks`] has a table of its
+//! own. [`pool`] measures a pool of several processes. [`table`] prints, [`origin`] names the measured tree.
+#![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
+
+mod attacks;
+mod companions;
+mod disk;
+mod leases;
+mod lists;
+mod load;
+mod memory;
+mod objects;
+mod options;
+mod origin;
+mod pool;
+mod samples;
+mod servers;
+mod subject;
+mod table;
+mod usage;
+mod watches;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+
+/// Measurements of the coordinator, kube-apiserver and whole pools.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure the coordinator and kube-apiserver side by side (minutes)
+    Bench(servers::Args),
+    /// Measure a pool: leader loss, memory, events, starts, bytes from the cloud (minutes)
+    BenchPool(pool::Args),
+    /// Cut a pool off from its coordinator and the cloud, and report resources that grow
+    Soak(pool::soak::Args),
+    /// Measure one coordinator under 1,000 hubs, and the forwarding of their heartbeats (minutes)
+    Scale(pool::scale::Args),
+}
+
+fn main() -> ExitCode {
+    match measure(&Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("benchmarks: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(command: &Command) -> Result<()> {
+    // The client runs on the server's cores: one that is not optimised would be most of what is measured.
+    ensure!(
+        !cfg!(debug_assertions),
+        "this client is not optimised: start it with `cargo xtask bench`, or with `cargo run --release`"
+    );
+    match command {
+        Command::Bench(args) => servers::run(args),
+        Command::BenchPool(args) => pool::run(args),
+        Command::Soak(args) => pool::soak::run(args),
+        Command::Scale(args) => pool::scale::run(args),
+    }
+}

@@ -1,0 +1,204 @@
+//! Clients that record all events they receive, and the check of their histories.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::sync::watch;
+use yurt_chaos_validate::history::{self, History, Seen, Truth, Verdict};
+use yurt_testbed::api::Api;
+use yurt_testbed::client::{Client, Habits, WATCH_SECONDS};
+use yurt_testbed::sample::{NAMESPACE, POOL_LOCAL_SERVICE};
+use yurt_testbed::until::until;
+
+use super::field::Field;
+use super::history::seen;
+
+/// A client and its recorded events.
+pub(super) struct Recorded {
+    /// `shore-1, watches of 3 s, services`
+    pub(super) name: String,
+    pub(super) collection: &'static str,
+    /// True if it resumes all the time, with a bookmark at each end of a watch.
+    pub(super) resumes: bool,
+    pub(super) client: Client,
+    history: Arc<Mutex<History>>,
+    /// Number of its lists so far.
+    pub(super) lists: u32,
+    /// Number of lists it is allowed.
+    pub(super) lists_max: u32,
+}
+
+/// Lengths of watches, in seconds: one client stays, one resumes all the time. A watch ends with a bookmark.
+const WATCHES: [u32; 2] = [WATCH_SECONDS, 3];
+/// Longest time between bookmarks for a client.
+const BOOKMARKS: Duration = Duration::from_secs(65);
+
+/// Starts a client of each of these collections at the cloud itself, and waits until they watch.
+pub(super) async fn witnesses(field: &Field, who: &str, collections: &[&'static str]) -> Result<Vec<Recorded>> {
+    let api = &field.stage.cloud.api;
+    let always = || watch::Sender::new(true).subscribe();
+    let start = |collection: &&'static str| Recorded::start(field, who, api, collection, WATCH_SECONDS, always());
+    let witnesses: Vec<Recorded> = collections.iter().map(start).collect();
+    for witness in &witnesses {
+        witness.client.sees(|view| view.watching).await?;
+    }
+    Ok(witnesses)
+}
+
+/// Starts clients of all collections behind each hub.
+pub(super) fn behind_hubs(field: &Field) -> Vec<Recorded> {
+    let mut clients = Vec::new();
+    for (index, hub) in field.stage.hubs.iter().enumerate() {
+        for seconds in WATCHES {
+            for collection in field.collections() {
+                let reads = field.reads(index);
+                clients.push(Recorded::start(field, hub.node, &hub.proxy, collection, seconds, reads));
+            }
+        }
+    }
+    clients
+}
+
+/// The first object whose version at a client differs from the cloud. When inputs of a filter were unknown for a while,
+/// an object that it shows again has the version of that moment.
+fn difference(held: &BTreeMap<String, u64>, cloud: &BTreeMap<String, u64>) -> Option<String> {
+    let filtered = format!("{NAMESPACE}/{POOL_LOCAL_SERVICE}-");
+    let keys: BTreeSet<&String> = held.keys().chain(cloud.keys()).collect();
+    keys.into_iter().find_map(|key| {
+        let (here, there) = (held.get(key), cloud.get(key));
+        let shown_again = key.starts_with(&filtered) && there.is_some() && here > there;
+        (here != there && !shown_again).then(|| format!("{key} is held as of {here:?}, there it is of {there:?}"))
+    })
+}
+
+/// Returns an error unless all clients of these collections hold the cloud's state, and watch.
+pub(super) async fn hold_all(field: &Field, clients: &[Recorded], collections: &[&'static str]) -> Result<()> {
+    for collection in collections {
+        let cloud = field.stage.cloud.api.list(collection).await?;
+        for client in clients.iter().filter(|client| client.collection == *collection) {
+            let view = client.client.view();
+            let differs = difference(&view.objects, &cloud.objects);
+            ensure!(
+                differs.is_none(),
+                "{} at {}, the cloud at {}: {}",
+                client.name,
+                view.position,
+                cloud.resource_version,
+                differs.unwrap_or_default()
+            );
+            ensure!(view.watching, "{} does not watch", client.name);
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a bookmark after the last change: there whole states are compared.
+pub(super) async fn last_bookmarks(clients: impl Iterator<Item = &Recorded>) -> Result<()> {
+    for client in clients {
+        let got = async || {
+            ensure!(matches!(client.last(), Some(Seen::Bookmark(_))), "no bookmark yet");
+            Ok(())
+        };
+        until(BOOKMARKS, &format!("{} gets a bookmark", client.name), got).await?;
+    }
+    Ok(())
+}
+
+/// Checks every client's history against the histories of the witnesses. A demo cloud never makes a witness list again;
+/// kube-apiserver does after a restart, and changes it missed then are not checked.
+pub(super) fn verdict(witnesses: &[Recorded], clients: &[Recorded], is_ours: bool) -> Verdict {
+    let mut verdict = Verdict::default();
+    for client in clients {
+        let Some(witness) = witnesses.iter().find(|witness| witness.collection == client.collection) else {
+            continue;
+        };
+        let truth = Truth::of(&witness.seen());
+        if is_ours && truth.gaps() > 0 {
+            verdict.violations.push(format!("{} listed again", witness.name));
+        }
+        verdict.add(client.named(history::check(&client.seen(), &truth, client.lists_max)));
+    }
+    verdict
+}
+
+// === impl Recorded ===
+
+impl Recorded {
+    fn start(
+        field: &Field,
+        who: &str,
+        api: &Api,
+        collection: &'static str,
+        watch_seconds: u32,
+        reads: watch::Receiver<bool>,
+    ) -> Self {
+        let history = Arc::new(Mutex::new(History::new()));
+        let kept = Arc::clone(&history);
+        let habits = Habits { watch_seconds, reads };
+        let tasks = &field.stage.setup.tasks;
+        let client = Client::with_habits(tasks, api.clone(), collection, habits, move |told| {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(seen(&told));
+        });
+        let kind = collection.rsplit('/').next().unwrap_or_default();
+        Self {
+            name: format!("{who}, watches of {watch_seconds} s, {kind}"),
+            collection,
+            resumes: watch_seconds < WATCH_SECONDS,
+            client,
+            history,
+            lists: 1,
+            lists_max: 1,
+        }
+    }
+
+    /// Writes the history next to the logs, one line per event.
+    pub(super) fn save(&self, dir: &Path) -> Result<()> {
+        let lines: Vec<String> = self.seen().iter().map(|seen| format!("{seen:?}")).collect();
+        let path = dir.join(format!("{}.history", self.name.replace([' ', ','], "-")));
+        std::fs::write(&path, lines.join("\n")).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The verdict with this client's name on its violations.
+    pub(super) fn named(&self, mut verdict: Verdict) -> Verdict {
+        for violation in &mut verdict.violations {
+            *violation = format!("{}: {violation}", self.name);
+        }
+        verdict
+    }
+
+    pub(super) fn seen(&self) -> History {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn last(&self) -> Option<Seen> {
+        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.last().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_filter_showed_again_may_be_of_another_version() {
+        let of = |objects: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            objects
+                .iter()
+                .map(|(key, version)| ((*key).to_owned(), *version))
+                .collect()
+        };
+        let cloud = of(&[("demo/cache-x2k7p", 5), ("demo/web", 7)]);
+        let same = |held: &[(&str, u64)]| difference(&of(held), &cloud).is_none();
+        assert!(same(&[("demo/cache-x2k7p", 5), ("demo/web", 7)]));
+        assert!(same(&[("demo/cache-x2k7p", 9), ("demo/web", 7)]));
+        assert!(!same(&[("demo/cache-x2k7p", 4), ("demo/web", 7)]), "an older state");
+        assert!(!same(&[("demo/cache-x2k7p", 5), ("demo/web", 8)]));
+        assert!(!same(&[("demo/web", 7)]), "hidden for ever");
+        assert!(!same(&[("demo/cache-x2k7p", 5)]));
+        assert!(!same(&[("demo/cache-x2k7p", 5), ("demo/web", 7), ("demo/old", 1)]));
+    }
+}

@@ -1,0 +1,522 @@
+//! Steps of each fault. Pure.
+
+use std::time::Duration;
+
+use yurt_testbed::identities::Issue;
+use yurt_testbed::link::Mode;
+
+use super::{Act, Cast, Fault, Step, Target};
+
+/// 50 kbit/s.
+const SLOW: Mode = Mode::Slow(6_250);
+const LATE: Mode = Mode::Late(Duration::from_millis(150));
+/// Interval at which a flapping link changes.
+const FLAP: Duration = Duration::from_millis(700);
+/// Time after which every program uses replaced files: it checks them every ten seconds.
+const RELOADED: Duration = Duration::from_secs(11);
+/// Duration of a cut that only makes all peers reconnect.
+const BLINK: Duration = Duration::from_millis(100);
+/// Time between the return of a link or a program and the next step, during which its peers catch up.
+const CATCHING_UP: Duration = Duration::from_millis(150);
+
+const DEAD: [Act; 2] = [Act::Kill, Act::Start];
+const GONE: [Act; 2] = [Act::Stop, Act::Start];
+const STILL: [Act; 2] = [Act::Pause, Act::Continue];
+const POOR: [Act; 2] = [Act::FewFiles, Act::ManyFiles];
+const CUT: [Act; 2] = [Act::Link(Mode::Cut), Act::Link(Mode::Pass)];
+const BAD: [Act; 2] = [Act::Bad, Act::Good];
+const EIO: [Act; 2] = [Act::Eio, Act::Good];
+const COORDINATOR_DISK: (Target, Target) = (Target::CoordinatorDisk, Target::Coordinator(0));
+const AN_HOUR_LATE: [Act; 2] = [Act::Skew(-3600), Act::Skew(0)];
+const AN_HOUR_EARLY: [Act; 2] = [Act::Skew(3600), Act::Skew(0)];
+/// A reboot shifts the apparent time since boot by less than so many days.
+const UPTIMES: usize = 10;
+/// After the coordinator lost its disk, hubs feed it within this time; the disk stalls at a random moment of it.
+const FED_AGAIN: Duration = Duration::from_secs(4);
+/// Time a disk stalls before it fails.
+const STALLED: Duration = Duration::from_millis(1500);
+/// Steps that keep other faults away.
+const NOTHING: [Act; 2] = [Act::Good, Act::Good];
+
+/// Parameters of a fault: its target and duration.
+struct Strike {
+    hubs: usize,
+    any: usize,
+    leader: Option<usize>,
+    follower: Option<usize>,
+    coordinators: usize,
+    coordinator: usize,
+    fed: Option<usize>,
+    members: usize,
+    member: usize,
+    member_leader: Option<usize>,
+    days: u32,
+    /// Random moment below [`FED_AGAIN`].
+    moment: Duration,
+    lasts: Duration,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// All steps of the fault, until it ends after `lasts`; `None` if there is no target.
+    pub(in super::super) fn steps(self, cast: &Cast, lasts: Duration) -> Option<Vec<Step>> {
+        let any = cast.pick % cast.hubs;
+        let others = |leader| (0..cast.hubs).filter(move |hub| *hub != leader);
+        let strike = Strike {
+            hubs: cast.hubs,
+            any,
+            leader: cast.leader,
+            follower: cast.leader.and_then(|leader| others(leader).nth(any % (cast.hubs - 1))),
+            coordinators: cast.coordinators,
+            coordinator: cast.pick % cast.coordinators,
+            fed: cast.fed,
+            members: cast.members,
+            member: cast.pick.checked_rem(cast.members).unwrap_or(0),
+            member_leader: cast.member_leader,
+            days: u32::try_from(cast.pick % UPTIMES).unwrap_or(0),
+            moment: FED_AGAIN / 16 * u32::try_from(cast.pick / UPTIMES % 16).unwrap_or(0),
+            lasts,
+        };
+        strike.of_programs(self)
+    }
+}
+
+// === impl Strike ===
+
+impl Strike {
+    /// Programs that are killed, stopped or paused; `None` for other faults.
+    fn of_programs(&self, fault: Fault) -> Option<Vec<Step>> {
+        Some(match fault {
+            Fault::LeaderKilled => self.one(Target::Hub(self.leader?), DEAD),
+            Fault::FollowerKilled => self.one(Target::Hub(self.follower?), DEAD),
+            Fault::LeaderStopped => self.one(Target::Hub(self.leader?), GONE),
+            Fault::FollowerStopped => self.one(Target::Hub(self.follower?), GONE),
+            Fault::LeaderPaused => self.one(Target::Hub(self.leader?), STILL),
+            Fault::FollowerPaused => self.one(Target::Hub(self.follower?), STILL),
+            Fault::AllHubsKilled => self.each(DEAD, self.all().map(Target::Hub)),
+            Fault::HubDiskLost => self.without_cache(Act::LoseDisk),
+            Fault::HubCacheDamaged => self.without_cache(Act::DamageDisk),
+            Fault::HubChangesPool => moved(Target::Hub(self.any), self.lasts),
+            Fault::HubWithoutFiles => self.one(Target::Hub(self.any), POOR),
+            Fault::CoordinatorKilled => self.one(Target::Coordinator(self.coordinator), DEAD),
+            Fault::CoordinatorStopped => self.one(Target::Coordinator(self.coordinator), GONE),
+            Fault::CoordinatorPaused => self.one(Target::Coordinator(self.coordinator), STILL),
+            Fault::CoordinatorCrashLoop => repeated(Target::Coordinator(self.coordinator), DEAD, self.lasts),
+            Fault::CoordinatorWithoutFiles => self.one(Target::Coordinator(self.coordinator), POOR),
+            Fault::CoordinatorDiskLost => {
+                without_disk(Target::Coordinator(self.coordinator), Act::LoseDisk, self.lasts)
+            }
+            Fault::PoolKilled => self.each(DEAD, self.pool()),
+            Fault::CloudStopped => self.one(Target::Cloud, GONE),
+            Fault::CloudPaused => self.one(Target::Cloud, STILL),
+            Fault::HubsRestartInTurn => in_turn(self.all().map(Target::Hub), GONE, Duration::ZERO, self.lasts),
+            Fault::AllHubsPaused => self.each(STILL, self.all().map(Target::Hub)),
+            Fault::PoolPaused => self.each(STILL, self.pool()),
+            Fault::CloudWithoutFiles => self.one(Target::Cloud, POOR),
+            Fault::CoordinatorStoppedInCatchUp => {
+                let mut steps = self.links(Mode::Blackhole, self.all().map(Target::PoolLink));
+                steps.extend(later(
+                    self.lasts + CATCHING_UP,
+                    self.each(GONE, self.every_coordinator()),
+                ));
+                steps
+            }
+            Fault::HubKilledInCatchUp => {
+                let mut steps = self.links(Mode::Cut, [Target::CloudLink(self.any), Target::PoolLink(self.any)]);
+                steps.extend(later(self.lasts + CATCHING_UP, self.one(Target::Hub(self.any), DEAD)));
+                steps
+            }
+            Fault::LeaderKilledInCatchUp => {
+                let leader = Target::Hub(self.leader?);
+                let mut steps = self.each(DEAD, self.every_coordinator());
+                steps.extend(later(self.lasts + CATCHING_UP, self.one(leader, DEAD)));
+                steps
+            }
+            _ => return self.of_links(fault),
+        })
+    }
+
+    /// Links; `None` for other faults.
+    fn of_links(&self, fault: Fault) -> Option<Vec<Step>> {
+        Some(match fault {
+            Fault::CloudLinkCut => self.link(Target::CloudLink(self.any), Mode::Cut),
+            Fault::CloudLinkSilent => self.link(Target::CloudLink(self.any), Mode::Blackhole),
+            Fault::CloudRequestsVanish => self.link(Target::CloudLink(self.any), Mode::RequestsVanish),
+            Fault::CloudAnswersVanish => self.link(Target::CloudLink(self.any), Mode::AnswersVanish),
+            Fault::CloudLinkSlow => self.link(Target::CloudLink(self.any), SLOW),
+            Fault::CloudLinkLate => self.link(Target::CloudLink(self.any), LATE),
+            Fault::CloudLinkFlaps => flapping(Target::CloudLink(self.any), self.lasts),
+            Fault::CloudLinkDamaged => self.link(Target::CloudLink(self.any), Mode::Damaged),
+            Fault::AllCloudLinksCut => self.links(Mode::Cut, self.all().map(Target::CloudLink)),
+            Fault::AllCloudLinksSilent => self.links(Mode::Blackhole, self.all().map(Target::CloudLink)),
+            Fault::PoolLinkCut => self.link(Target::PoolLink(self.any), Mode::Cut),
+            Fault::PoolLinkSilent => self.link(Target::PoolLink(self.any), Mode::Blackhole),
+            Fault::PoolRequestsVanish => self.link(Target::PoolLink(self.any), Mode::RequestsVanish),
+            Fault::PoolAnswersVanish => self.link(Target::PoolLink(self.any), Mode::AnswersVanish),
+            Fault::PoolLinkSlow => self.link(Target::PoolLink(self.any), SLOW),
+            Fault::PoolLinkLate => self.link(Target::PoolLink(self.any), LATE),
+            Fault::PoolLinkFlaps => flapping(Target::PoolLink(self.any), self.lasts),
+            Fault::PoolLinkDamaged => self.link(Target::PoolLink(self.any), Mode::Damaged),
+            Fault::AllPoolLinksSilent => self.links(Mode::Blackhole, self.all().map(Target::PoolLink)),
+            Fault::HubIsolated => self.links(
+                Mode::Blackhole,
+                [Target::CloudLink(self.any), Target::PoolLink(self.any)],
+            ),
+            Fault::LeaderLosesCoordinator => self.link(Target::PoolLink(self.leader?), Mode::Blackhole),
+            Fault::LeaderLosesCloud => self.link(Target::CloudLink(self.leader?), Mode::Cut),
+            _ => return self.of_the_rest(fault),
+        })
+    }
+
+    /// Disks, certificates, the relay, the scope, readers and writers.
+    fn of_the_rest(&self, fault: Fault) -> Option<Vec<Step>> {
+        Some(match fault {
+            Fault::HubDiskFull => self.on_disks(BAD, [self.any], []),
+            Fault::CoordinatorDiskFull => self.on_disks(BAD, [], [COORDINATOR_DISK]),
+            Fault::AllDisksFull => self.on_disks(BAD, self.all(), [COORDINATOR_DISK]),
+            Fault::HubDiskEio => self.on_disks(EIO, [self.any], []),
+            Fault::CoordinatorDiskEio => self.on_disks(EIO, [], [COORDINATOR_DISK]),
+            Fault::AllDisksEio => self.on_disks(EIO, self.all(), [COORDINATOR_DISK]),
+            Fault::FeedCallDropped => self.feed_call_dropped(),
+            Fault::HubCertificateRotated => vec![issued(Target::HubCertificate(self.any), Issue::Usual)],
+            Fault::CoordinatorCertificateRotated => vec![issued(Target::CoordinatorCertificate, Issue::Usual)],
+            Fault::AuthorityRotated => authority_rotated(self.hubs),
+            Fault::HubCertificateExpired => expired(Target::HubCertificate(self.any), self.lasts),
+            Fault::CoordinatorCertificateExpired => {
+                let mut steps = expired(Target::CoordinatorCertificate, self.lasts);
+                let blink = during(Target::PoolLink(self.any), CUT, BLINK);
+                steps.extend(later(RELOADED, blink));
+                steps
+            }
+            Fault::RelaysKilled => relays(self.hubs, self.any, &Target::Hub, DEAD),
+            Fault::RelaysPaused => relays(self.hubs, self.any, &Target::Hub, STILL),
+            Fault::RelaysLoseCloud => relays(self.hubs, self.any, &Target::CloudLink, CUT),
+            Fault::ScopeChanged => self.one(Target::Scope, BAD),
+            Fault::ReadersStill => self.one(Target::Readers(self.any), BAD),
+            Fault::HugeObject => self.one(Target::Traffic, BAD),
+            Fault::HostileMember | Fault::HostilePod | Fault::Stranger => self.one(Target::Actor(fault.actor()?), BAD),
+            _ => return self.of_etcd(fault).or_else(|| self.of_clocks(fault)),
+        })
+    }
+
+    /// Several coordinators, and the etcd that they share.
+    fn of_etcd(&self, fault: Fault) -> Option<Vec<Step>> {
+        if self.members == 0 {
+            return None;
+        }
+        Some(match fault {
+            Fault::EtcdMemberKilled => self.one(Target::EtcdMember(self.member), DEAD),
+            Fault::EtcdMemberPaused => self.one(Target::EtcdMember(self.member), STILL),
+            Fault::EtcdLeaderKilled => self.one(Target::EtcdMember(self.member_leader?), DEAD),
+            Fault::EtcdLeaderPaused => self.one(Target::EtcdMember(self.member_leader?), STILL),
+            Fault::EtcdQuorumKilled => {
+                let others = (0..self.members).filter(|member| *member != self.member);
+                self.each(DEAD, others.map(Target::EtcdMember))
+            }
+            Fault::EtcdCompacted => {
+                let forgets = during(Target::EtcdHistory, BAD, Duration::ZERO);
+                let mut steps = self.one(Target::Coordinator(self.coordinator), STILL);
+                steps.extend(later(self.lasts.mul_f32(0.9), forgets));
+                steps
+            }
+            Fault::FedCoordinatorKilled => self.one(Target::Coordinator(self.fed?), DEAD),
+            Fault::FedCoordinatorPaused => self.one(Target::Coordinator(self.fed?), STILL),
+            _ => return None,
+        })
+    }
+
+    /// Wall clocks, and the time since boot.
+    fn of_clocks(&self, fault: Fault) -> Option<Vec<Step>> {
+        let coordinator = Target::Coordinator(self.coordinator);
+        let clock = Target::CoordinatorClock(self.coordinator);
+        Some(match fault {
+            Fault::HubClockLate => self.one(Target::HubClock(self.any), AN_HOUR_LATE),
+            Fault::HubClockEarly => self.one(Target::HubClock(self.any), AN_HOUR_EARLY),
+            Fault::CoordinatorClockLate => self.one(clock, AN_HOUR_LATE),
+            Fault::CoordinatorClockEarly => self.one(clock, AN_HOUR_EARLY),
+            Fault::CoordinatorRestartedLate => {
+                let mut steps = during(coordinator, DEAD, BLINK);
+                steps.extend(self.one(clock, AN_HOUR_LATE));
+                steps
+            }
+            Fault::AllClocksWrong => {
+                let hubs = self.all().map(Target::HubClock);
+                let clocks = hubs.chain((0..self.coordinators).map(Target::CoordinatorClock));
+                let acts = [AN_HOUR_LATE, AN_HOUR_EARLY].into_iter().cycle();
+                let wrong = clocks.zip(acts).flat_map(|(clock, acts)| self.one(clock, acts));
+                wrong.collect()
+            }
+            Fault::HubRebooted => rebooted(Target::Hub(self.any), self.days, self.lasts),
+            Fault::CoordinatorRebooted => rebooted(coordinator, self.days, self.lasts),
+            _ => return self.of_packets(fault),
+        })
+    }
+
+    /// Packets below TCP.
+    fn of_packets(&self, fault: Fault) -> Option<Vec<Step>> {
+        let mode = match fault {
+            Fault::LinksLossy => Mode::Lossy,
+            Fault::LinksReordered => Mode::Reordered,
+            Fault::LinksDoubled => Mode::Doubled,
+            Fault::LinksJittery => Mode::Jittery,
+            Fault::LinksRadio | Fault::AllLinksRadio => Mode::Radio,
+            // One kind is handled elsewhere; a test walks through all others.
+            _ => return None,
+        };
+        let hubs = match fault {
+            Fault::AllLinksRadio => self.all(),
+            _ => self.any..self.any + 1,
+        };
+        Some(self.links(
+            mode,
+            hubs.flat_map(|hub| [Target::CloudLink(hub), Target::PoolLink(hub)]),
+        ))
+    }
+
+    fn every_coordinator(&self) -> impl Iterator<Item = Target> + use<> {
+        (0..self.coordinators).map(Target::Coordinator)
+    }
+
+    /// Its programs.
+    fn pool(&self) -> impl Iterator<Item = Target> + use<> {
+        self.all().map(Target::Hub).chain(self.every_coordinator())
+    }
+
+    fn all(&self) -> std::ops::Range<usize> {
+        0..self.hubs
+    }
+
+    fn one(&self, target: Target, acts: [Act; 2]) -> Vec<Step> {
+        during(target, acts, self.lasts)
+    }
+
+    fn each(&self, acts: [Act; 2], targets: impl IntoIterator<Item = Target>) -> Vec<Step> {
+        let steps = targets.into_iter().flat_map(|target| self.one(target, acts));
+        steps.collect()
+    }
+
+    /// The disks of these hubs and others have a fault, and their programs keep running: none can be started there.
+    fn on_disks(
+        &self,
+        acts: [Act; 2],
+        hubs: impl IntoIterator<Item = usize>,
+        others: impl IntoIterator<Item = (Target, Target)>,
+    ) -> Vec<Step> {
+        let hubs = hubs.into_iter().map(|hub| (Target::HubDisk(hub), Target::Hub(hub)));
+        let both = |(disk, program)| [self.one(disk, acts), self.one(program, NOTHING)];
+        hubs.chain(others).flat_map(both).flatten().collect()
+    }
+
+    /// A hub without a cache does not start with certificates that can never work.
+    fn without_cache(&self, loss: Act) -> Vec<Step> {
+        let certificates = [Target::HubCertificate(self.any), Target::CoordinatorCertificate];
+        let mut steps = without_disk(Target::Hub(self.any), loss, self.lasts);
+        steps.extend(self.each(NOTHING, certificates));
+        steps
+    }
+
+    /// The coordinator has lost its data, so hubs send everything again, in one commit. During it the disk stalls; the
+    /// caller hangs up and repeats the call; then the disk fails for a while.
+    fn feed_call_dropped(&self) -> Vec<Step> {
+        let coordinator = Target::Coordinator(0);
+        let stalls = CATCHING_UP + self.moment;
+        let mut steps = without_disk(coordinator, Act::LoseDisk, BLINK);
+        let disk = |after, act| step(after, Target::CoordinatorDisk, act);
+        steps.extend([
+            disk(stalls, Act::Stall),
+            disk(stalls + STALLED, Act::Eio),
+            disk(stalls + STALLED + self.lasts, Act::Good),
+            step(stalls + STALLED + self.lasts, coordinator, Act::Good),
+        ]);
+        let links = self.all().map(Target::PoolLink);
+        steps.extend(links.flat_map(|link| later(stalls + STALLED / 2, during(link, CUT, BLINK))));
+        steps
+    }
+
+    fn link(&self, target: Target, mode: Mode) -> Vec<Step> {
+        self.links(mode, [target])
+    }
+
+    fn links(&self, mode: Mode, targets: impl IntoIterator<Item = Target>) -> Vec<Step> {
+        self.each([Act::Link(mode), Act::Link(Mode::Pass)], targets)
+    }
+}
+
+fn step(after: Duration, target: Target, act: Act) -> Step {
+    Step { after, target, act }
+}
+
+fn during(target: Target, [begin, end]: [Act; 2], lasts: Duration) -> Vec<Step> {
+    vec![step(Duration::ZERO, target, begin), step(lasts, target, end)]
+}
+
+fn later(by: Duration, steps: Vec<Step>) -> impl Iterator<Item = Step> {
+    steps.into_iter().map(move |step| Step {
+        after: step.after + by,
+        ..step
+    })
+}
+
+/// Applies `acts` to one target after the other, each for `lasts`.
+fn in_turn(targets: impl Iterator<Item = Target>, acts: [Act; 2], first: Duration, lasts: Duration) -> Vec<Step> {
+    let turns = targets.zip(0..).flat_map(|(target, turn)| {
+        let begins = first + (lasts + FLAP) * turn;
+        later(begins, during(target, acts, lasts))
+    });
+    turns.collect()
+}
+
+/// `hub` has no link to the cloud while `acts` happen to `target` of each other hub, in turn.
+fn relays(hubs: usize, hub: usize, target: &dyn Fn(usize) -> Target, acts: [Act; 2]) -> Vec<Step> {
+    /// Time after which the hub has detected it and sends its beats through another one.
+    const NOTICED: Duration = Duration::from_secs(5);
+    const EACH: Duration = Duration::from_secs(3);
+    let others = (0..hubs).filter(|other| *other != hub).map(target);
+    let mut steps = in_turn(others, acts, NOTICED, EACH);
+    let ends = steps.last().map_or(NOTICED, |step| step.after) + FLAP;
+    steps.extend(during(Target::CloudLink(hub), CUT, ends));
+    steps
+}
+
+fn issued(target: Target, issue: Issue) -> Step {
+    step(Duration::ZERO, target, Act::Issue(issue))
+}
+
+fn expired(target: Target, lasts: Duration) -> Vec<Step> {
+    during(
+        target,
+        [Act::Issue(Issue::Expired), Act::Issue(Issue::Usual)],
+        RELOADED + lasts,
+    )
+}
+
+/// There and back: all programs trust both CAs before the first certificate is replaced, and until the last one is.
+fn authority_rotated(hubs: usize) -> Vec<Step> {
+    let all = (0..hubs)
+        .map(Target::HubCertificate)
+        .chain([Target::CoordinatorCertificate]);
+    let acts = [Act::Issue(Issue::Next), Act::Issue(Issue::Usual)];
+    let certificates = all.flat_map(|target| later(RELOADED, during(target, acts, RELOADED)));
+    let trust = during(Target::Authorities, [Act::Bad, Act::Good], RELOADED * 3);
+    certificates.chain(trust).collect()
+}
+
+/// Kills the program, and applies `loss` to its disk.
+fn without_disk(target: Target, loss: Act, lasts: Duration) -> Vec<Step> {
+    let mut steps = during(target, DEAD, lasts);
+    steps.insert(1, step(Duration::ZERO, target, loss));
+    steps
+}
+
+/// Stops the program, runs it in another pool, and moves it back.
+fn moved(target: Target, lasts: Duration) -> Vec<Step> {
+    let at = |after, is_away| [Act::Stop, Act::Move(is_away), Act::Start].map(|act| step(after, target, act));
+    [at(Duration::ZERO, true), at(lasts, false)].concat()
+}
+
+/// Restarts with another time since boot, later or earlier.
+fn rebooted(target: Target, days: u32, lasts: Duration) -> Vec<Step> {
+    let mut steps = during(target, DEAD, lasts);
+    steps.insert(1, step(Duration::ZERO, target, Act::Reboot(days)));
+    steps
+}
+
+fn repeated(target: Target, acts: [Act; 2], lasts: Duration) -> Vec<Step> {
+    const TIMES: u32 = 4;
+    let part = lasts / (2 * TIMES);
+    let acts = (0..2 * TIMES).map(|time| step(part * time, target, acts[time as usize % 2]));
+    acts.collect()
+}
+
+fn flapping(target: Target, lasts: Duration) -> Vec<Step> {
+    let times = u32::try_from(lasts.as_millis() / FLAP.as_millis())
+        .unwrap_or(u32::MAX)
+        .clamp(2, 40)
+        / 2
+        * 2;
+    let modes = [Mode::Cut, Mode::Pass];
+    let steps = (0..times).map(|time| step(FLAP * time, target, Act::Link(modes[time as usize % 2])));
+    steps.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::super::Need;
+    use super::*;
+
+    const CAST: Cast = Cast {
+        hubs: 3,
+        leader: None,
+        coordinators: 2,
+        fed: Some(1),
+        members: 3,
+        member_leader: Some(2),
+        pick: 0,
+    };
+
+    /// Every fault undoes all its effects.
+    #[test]
+    fn every_fault_ends_with_everything_running_and_passing() {
+        let cast = Cast {
+            leader: Some(1),
+            pick: 4,
+            ..CAST
+        };
+        for fault in Fault::value_variants().iter().filter(|fault| !fault.is_last()) {
+            let steps = fault.steps(&cast, Duration::from_secs(5)).expect("there is a leader");
+            for Step { target, .. } in &steps {
+                let of_target = steps.iter().filter(|step| step.target == *target);
+                let last = of_target.max_by_key(|step| step.after).map(|step| step.act);
+                assert!(
+                    last.is_some_and(Act::is_good),
+                    "{fault:?} leaves {target:?} with {last:?}"
+                );
+            }
+        }
+    }
+
+    /// No program receives a certificate of a CA that was not trusted long enough before.
+    #[test]
+    fn authority_is_trusted_around_its_certificates() {
+        let steps = authority_rotated(3);
+        let when = |act| steps.iter().filter(move |step| step.act == act).map(|step| step.after);
+        let first = when(Act::Issue(Issue::Next)).min().expect("certificates");
+        let last = when(Act::Issue(Issue::Usual)).max().expect("certificates");
+        assert_eq!(when(Act::Issue(Issue::Next)).count(), 4);
+        assert!(when(Act::Bad).all(|trusted| trusted + RELOADED <= first));
+        assert!(when(Act::Good).all(|gone| gone >= last + RELOADED));
+    }
+
+    #[test]
+    fn relays_suffer_in_turn_while_the_hub_is_cut_off() {
+        let steps = relays(3, 1, &Target::Hub, [Act::Kill, Act::Start]);
+        let killed: Vec<Target> = steps
+            .iter()
+            .filter(|step| step.act == Act::Kill)
+            .map(|step| step.target)
+            .collect();
+        assert_eq!(killed, [Target::Hub(0), Target::Hub(2)]);
+        let back = steps
+            .iter()
+            .find(|step| step.act == Act::Link(Mode::Pass))
+            .expect("an end");
+        assert!(steps.iter().all(|step| step.after <= back.after));
+    }
+
+    #[test]
+    fn faults_of_a_leader_need_one() {
+        let steps = |fault: Fault, cast: &Cast| fault.steps(cast, Duration::from_secs(1));
+        assert_eq!(steps(Fault::LeaderKilled, &CAST), None);
+        assert!(steps(Fault::CloudLinkCut, &CAST).is_some());
+        let without = Cast { members: 0, ..CAST };
+        for fault in Fault::value_variants()
+            .iter()
+            .filter(|fault| fault.need() == Some(Need::Etcd))
+        {
+            assert_eq!(steps(*fault, &without), None, "{fault}");
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! Targets of the faults: the pool with its links, disks and certificates, the writers at the cloud and the readers
+//! behind hubs.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tokio::process::Command;
+use tokio::sync::watch;
+use yurt_runtime::Clock;
+use yurt_testbed::Setup;
+use yurt_testbed::api::{Api, refusal};
+use yurt_testbed::cloud::Choice;
+use yurt_testbed::disk::Disk;
+use yurt_testbed::faulty::Health;
+use yurt_testbed::hub::COLLECTIONS;
+use yurt_testbed::program;
+use yurt_testbed::sample::{self, FOREIGN_NODE, NODES, POOL};
+use yurt_testbed::stage::Stage;
+
+use super::faults::{Act, Cast, Fault, Target};
+use super::hostile::{self, Actors};
+use super::locals::Locals;
+use super::memory::Peaks;
+
+/// Storage of the coordinators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Store {
+    /// One coordinator, with a file of its own.
+    Files,
+    /// Two coordinators, over one etcd.
+    Etcd,
+}
+
+/// The pool, and everything else a fault may affect.
+pub(super) struct Field {
+    pub(super) stage: Stage,
+    /// Disks of the coordinator, then of each hub; none where no disk can be mounted.
+    disks: Vec<Disk>,
+    /// True while one more resource is shared.
+    scope: watch::Sender<bool>,
+    /// True while there is a huge object.
+    huge: watch::Sender<bool>,
+    /// True while the clients behind each hub read.
+    readers: Vec<watch::Sender<bool>>,
+    /// Writes to the coordinators' own data; none before [`Field::start_locals`].
+    pub(super) locals: Option<Locals>,
+    /// Attacking actors; none before [`Field::start_actors`].
+    pub(super) actors: Option<Actors>,
+    /// True if the time since boot can be changed.
+    can_reboot: bool,
+    /// Collections that clients read and the traffic writes.
+    collections: Vec<&'static str>,
+}
+
+/// Shared only at times. A demo cloud serves it without a definition; nodes may read it there.
+const SOMETIMES_SHARED: &str = "/apis/apps.openyurt.io/v1beta2/nodepools";
+const SHARED: &str = r#"[{"Group": "apps.openyurt.io", "Version": "v1beta2", "Resource": "nodepools"}]"#;
+const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
+/// ConfigMap with the list of shared resources.
+const CONFIG_MAP: &str = "yurt-hub-cfg";
+/// A pool that a hub may be moved to; one node more belongs to it.
+const OTHER_POOL: &str = "adrift";
+/// Pause after a write that the cloud refused.
+const AGAIN: Duration = Duration::from_millis(200);
+/// Time a program has to end after SIGTERM.
+pub(super) const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Limit of open files while a process has few: less than it has open.
+const FEW_FILES: &str = "12";
+const MANY_FILES: &str = "1024";
+const DAY: Duration = Duration::from_secs(86_400);
+
+// === impl Field ===
+
+impl Field {
+    /// Starts the cloud, and prepares the pool with disks and relays.
+    pub(super) async fn new(setup: Setup, choice: &Choice, store: Store) -> Result<Self> {
+        let caches = NODES.map(|node| format!("{node}.cache"));
+        let places = std::iter::once("coordinator.data".to_owned()).chain(caches);
+        let disks = places.map(|place| Disk::mount(&setup.dir.join(place)));
+        // All disks or none.
+        let disks: Option<Vec<Disk>> = disks.collect::<Result<Option<_>>>()?;
+        let stage = match store {
+            Store::Files => Stage::new(setup, choice).await,
+            Store::Etcd => Stage::over_etcd(setup, choice).await,
+        };
+        let mut stage = stage.context("the cloud did not start")?;
+        let dir = stage.setup.dir.clone();
+        let hubs = stage.hubs.iter_mut().map(|hub| &mut hub.seat);
+        hubs.for_each(|seat| let_clock_be_set(&dir, seat));
+        let coordinators = stage.coordinators().map(|coordinator| &mut coordinator.seat);
+        coordinators.for_each(|seat| let_clock_be_set(&dir, seat));
+        let mut collections = COLLECTIONS.to_vec();
+        if matches!(choice, Choice::Demo) {
+            collections.push(SOMETIMES_SHARED);
+            make_other_pool(&stage.cloud.api).await?;
+        }
+        let stolen = sample::node(hostile::NODE, POOL);
+        stage.cloud.api.create(&stolen.collection, &stolen.object).await?;
+        Ok(Self {
+            disks: disks.unwrap_or_default(),
+            scope: watch::Sender::new(false),
+            huge: watch::Sender::new(false),
+            locals: None,
+            actors: None,
+            can_reboot: program::can_shift_uptime(),
+            readers: stage.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
+            collections,
+            stage,
+        })
+    }
+
+    /// Collections that clients read and the traffic writes.
+    pub(super) fn collections(&self) -> &[&'static str] {
+        &self.collections
+    }
+
+    /// True while the clients behind this hub read.
+    pub(super) fn reads(&self, hub: usize) -> watch::Receiver<bool> {
+        self.readers[hub].subscribe()
+    }
+
+    /// True while there shall be a huge object.
+    pub(super) fn huge(&self) -> watch::Receiver<bool> {
+        self.huge.subscribe()
+    }
+
+    /// Starts to write the shared resources to the cloud, with repeats until it succeeds.
+    pub(super) fn start_scope(&self) {
+        let (cloud, mut wanted) = (self.stage.cloud.api.clone(), self.scope.subscribe());
+        let (tasks, token) = (&self.stage.setup.tasks, self.stage.setup.tasks.token());
+        let writing = async move {
+            loop {
+                let is_wide = *wanted.borrow_and_update();
+                while write_scope(&cloud, is_wide).await.is_err() {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                if wanted.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tasks.spawn("scope", async move {
+            let _ = token.run_until_cancelled(writing).await;
+        });
+    }
+
+    /// Starts to write at the coordinators.
+    pub(super) fn start_locals(&mut self) {
+        let apis = self.stage.coordinators().map(|coordinator| coordinator.api.clone());
+        let apis = apis.collect();
+        self.locals = Some(Locals::start(&self.stage.setup.tasks, apis));
+    }
+
+    /// Prepares the attacking actors.
+    ///
+    /// # Errors
+    /// As [`Actors::start`].
+    pub(super) fn start_actors(&mut self, seed: u64) -> Result<()> {
+        self.actors = Some(Actors::start(&self.stage, seed)?);
+        Ok(())
+    }
+
+    /// Nodes of the pool: those with a hub, and the one whose certificate was stolen.
+    pub(super) fn members(&self) -> usize {
+        self.stage.hubs.len() + 1
+    }
+
+    /// Records the peak memory of coordinators and hubs.
+    pub(super) fn look_at_memory(&mut self, peaks: &mut Peaks) {
+        for seat in self.seats().filter(|seat| seat.is_alive()) {
+            let name = seat.name().to_owned();
+            if let Some(id) = seat.program().ok().and_then(|program| program.id()) {
+                peaks.look_at_process(&name, id);
+            }
+        }
+    }
+
+    /// Records the disk usage of coordinators and hubs; only while their disks answer.
+    pub(super) fn look_at_disks(&mut self, peaks: &mut Peaks) {
+        for coordinator in self.stage.coordinators() {
+            peaks.look_at_folder(coordinator.seat.name(), &coordinator.data);
+        }
+        for hub in &self.stage.hubs {
+            peaks.look_at_folder(hub.node, &hub.cache);
+        }
+    }
+
+    /// The present targets, as far as faults need them; `leader` is the hub that leads.
+    pub(super) async fn cast(&self, leader: Option<usize>) -> Cast {
+        let etcd = self.stage.etcd.as_ref();
+        Cast {
+            hubs: self.stage.hubs.len(),
+            leader,
+            coordinators: 1 + self.stage.others.len(),
+            fed: leader.map(|leader| self.stage.hubs[leader].pool_link.latest()),
+            members: etcd.map_or(0, |etcd| etcd.members.len()),
+            member_leader: match etcd {
+                Some(etcd) => etcd.leader().await,
+                None => None,
+            },
+            pick: 0,
+        }
+    }
+
+    /// True if the fault is possible on this machine, with this cloud.
+    pub(super) fn has(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::HubDiskFull | Fault::CoordinatorDiskFull | Fault::AllDisksFull => !self.disks.is_empty(),
+            Fault::HubDiskEio | Fault::CoordinatorDiskEio | Fault::AllDisksEio | Fault::FeedCallDropped => {
+                !self.disks.is_empty() && self.disks.iter().all(Disk::is_breakable)
+            }
+            Fault::HubRebooted | Fault::CoordinatorRebooted => self.can_reboot,
+            _ => true,
+        }
+    }
+
+    /// Performs one act.
+    ///
+    /// # Errors
+    /// An operation that the machine refused; never an action of a program of the pool.
+    pub(super) async fn perform(&mut self, target: Target, act: Act) -> Result<()> {
+        let (identities, is_bad) = (&self.stage.setup.identities, act == Act::Bad);
+        match (target, act) {
+            (Target::Hub(_) | Target::Coordinator(_) | Target::EtcdMember(_) | Target::Cloud, _) => {
+                return self.on_program(target, act).await;
+            }
+            (Target::HubClock(hub), Act::Skew(seconds)) => {
+                set_clock(&self.stage.setup.dir, &self.stage.hubs[hub].seat, seconds)?
+            }
+            (Target::CoordinatorClock(index), Act::Skew(seconds)) => {
+                let dir = self.stage.setup.dir.clone();
+                let coordinator = self.stage.coordinators().nth(index).context("no such coordinator")?;
+                set_clock(&dir, &coordinator.seat, seconds)?;
+            }
+            (Target::EtcdHistory, Act::Bad) => {
+                let etcd = self.stage.etcd.as_ref().context("there is no etcd")?;
+                // Without a quorum etcd does not compact, which is no fault of the pool.
+                let _ = etcd.compact().await;
+            }
+            (Target::CloudLink(hub), Act::Link(mode)) => self.stage.hubs[hub].link.set(mode),
+            (Target::PoolLink(hub), Act::Link(mode)) => self.stage.hubs[hub].pool_link.set(mode),
+            (Target::CoordinatorDisk, _) => on_disk(self.disks.first(), act)?,
+            (Target::HubDisk(hub), _) => on_disk(self.disks.get(1 + hub), act)?,
+            (Target::HubCertificate(hub), Act::Issue(issue)) => self.stage.hubs[hub].issue(identities, issue)?,
+            (Target::CoordinatorCertificate, Act::Issue(issue)) => {
+                identities.replace_server("coordinator", issue)?;
+            }
+            (Target::Authorities, _) => identities.trust_next(is_bad)?,
+            (Target::Scope, _) => drop(self.scope.send_replace(is_bad)),
+            (Target::Traffic, _) => drop(self.huge.send_replace(is_bad)),
+            (Target::Readers(hub), _) => drop(self.readers[hub].send_replace(!is_bad)),
+            (Target::Actor(actor), _) => self.actors.iter().for_each(|actors| actors.set(actor, is_bad)),
+            // Acts that do not apply to such a target.
+            (
+                Target::CloudLink(_)
+                | Target::PoolLink(_)
+                | Target::HubCertificate(_)
+                | Target::CoordinatorCertificate
+                | Target::HubClock(_)
+                | Target::CoordinatorClock(_)
+                | Target::EtcdHistory,
+                _,
+            ) => {}
+        }
+        Ok(())
+    }
+
+    /// Restarts programs of the pool after an allowed end, as a supervisor would; returns its decisions as text.
+    ///
+    /// # Errors
+    /// A program that ended in any other way.
+    pub(super) fn supervise(&mut self) -> Result<Vec<String>> {
+        let now = Clock::system().boot();
+        let mut told = Vec::new();
+        for seat in self.seats() {
+            told.extend(seat.supervise(now)?);
+        }
+        Ok(told)
+    }
+
+    /// Number of programs that [`Self::supervise`] restarted.
+    pub(super) fn restarts(&mut self) -> u32 {
+        self.seats().map(|seat| seat.restarts()).sum()
+    }
+
+    /// Coordinators and hubs.
+    fn seats(&mut self) -> impl Iterator<Item = &mut program::Seat> {
+        let Stage {
+            coordinator,
+            others,
+            hubs,
+            ..
+        } = &mut self.stage;
+        let coordinators = std::iter::once(coordinator).chain(others).map(|one| &mut one.seat);
+        coordinators.chain(hubs.iter_mut().map(|hub| &mut hub.seat))
+    }
+
+    async fn on_program(&mut self, target: Target, act: Act) -> Result<()> {
+        let stage = &mut self.stage;
+        let (seat, disk) = match target {
+            Target::Hub(hub) => {
+                let hub = &mut stage.hubs[hub];
+                (&mut hub.seat, Some(&hub.cache))
+            }
+            Target::Coordinator(index) => {
+                let coordinator = stage.coordinators().nth(index).context("no such coordinator")?;
+                (&mut coordinator.seat, Some(&coordinator.data))
+            }
+            Target::EtcdMember(index) => {
+                let etcd = stage.etcd.as_mut().context("there is no etcd")?;
+                (&mut etcd.members[index].seat, None)
+            }
+            _ => (&mut stage.cloud.seat, None),
+        };
+        match act {
+            Act::Kill if seat.runs() => seat.kill().await,
+            Act::Stop => seat.stop(STOP_LIMIT).await,
+            Act::Start if !seat.runs() => seat.start().map(drop),
+            Act::LoseDisk => {
+                empty(disk.context("this one has no disk to lose")?)?;
+                // The data of an etcd is not on that disk.
+                if let (Target::Coordinator(_), None, Some(locals)) = (target, &stage.etcd, &self.locals) {
+                    locals.forget();
+                }
+                Ok(())
+            }
+            Act::DamageDisk => damage(disk.context("this one has no disk to damage")?),
+            Act::Move(is_away) => {
+                seat.set_flag("nodepool-name", if is_away { OTHER_POOL } else { POOL });
+                // That pool has no coordinator.
+                seat.set_flag("enable-coordinator", !is_away);
+                Ok(())
+            }
+            Act::Reboot(days) => {
+                seat.set_uptime(DAY * days);
+                Ok(())
+            }
+            // A program that is about to be restarted cannot be paused.
+            Act::Pause if seat.is_alive() => seat.program()?.signal("STOP").await,
+            // It may have been killed in the meantime.
+            Act::Continue if seat.is_alive() => seat.program()?.signal("CONT").await,
+            Act::FewFiles if seat.is_alive() => limit_files(seat, FEW_FILES).await,
+            Act::ManyFiles if seat.is_alive() => limit_files(seat, MANY_FILES).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Empties a folder and keeps the folder itself: a disk may be mounted there.
+pub(super) fn empty(folder: &Path) -> Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            std::fs::remove_dir_all(path)?;
+        } else {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Flips bits in the middle of every store in `folder`.
+fn damage(folder: &Path) -> Result<()> {
+    /// The first page of a store has the positions of the others: with it damaged the rest is not read.
+    const FIRST_PAGE: usize = 4096;
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "redb") {
+            continue;
+        }
+        let mut bytes = std::fs::read(&path)?;
+        let half = bytes.len() / 2;
+        let middle = bytes.get_mut(FIRST_PAGE..half).unwrap_or_default();
+        middle.iter_mut().for_each(|byte| *byte ^= 0x55);
+        std::fs::write(&path, bytes)?;
+    }
+    Ok(())
+}
+
+/// Creates a NodePool that no hub belongs to at first, with the nodes of this one and another node.
+async fn make_other_pool(cloud: &Api) -> Result<()> {
+    let nodes: Vec<&str> = NODES.into_iter().chain([FOREIGN_NODE]).collect();
+    let pool = json!({
+        "apiVersion": "apps.openyurt.io/v1beta2", "kind": "NodePool",
+        "metadata": {"name": OTHER_POOL},
+        "spec": {"type": "Edge"},
+    });
+    cloud.create(SOMETIMES_SHARED, &pool).await?;
+    let status = json!({"status": {"nodes": nodes}});
+    cloud
+        .merge(&format!("{SOMETIMES_SHARED}/{OTHER_POOL}/status"), &status)
+        .await?;
+    Ok(())
+}
+
+fn on_disk(disk: Option<&Disk>, act: Act) -> Result<()> {
+    let disk = disk.context("no disk could be mounted")?;
+    disk.set(match act {
+        Act::Eio => Health::Fails,
+        Act::Stall => Health::Stalls,
+        _ => Health::Works,
+    });
+    if act == Act::Bad { disk.fill() } else { disk.clear() }
+}
+
+/// File with the offset of a program's wall clock.
+fn clock_file(dir: &Path, seat: &program::Seat) -> PathBuf {
+    dir.join(format!("{}.skew", seat.name()))
+}
+
+fn let_clock_be_set(dir: &Path, seat: &mut program::Seat) {
+    let file = clock_file(dir, seat);
+    seat.add_variable("YURT_FAILPOINTS", format!("wall-clock-skew={}", file.display()));
+}
+
+fn set_clock(dir: &Path, seat: &program::Seat, seconds: i64) -> Result<()> {
+    // Replaced atomically: half of it would be another time.
+    let (file, draft) = (clock_file(dir, seat), dir.join("skew"));
+    std::fs::write(&draft, seconds.to_string()).context("cannot write a clock")?;
+    std::fs::rename(&draft, &file).context("cannot set a clock")
+}
+
+async fn write_scope(cloud: &Api, is_wide: bool) -> Result<()> {
+    let data = json!({"pool_scope_resources": if is_wide { SHARED } else { "[]" }});
+    let patch = json!({"data": data});
+    match cloud.merge(&format!("{CONFIG_MAPS}/{CONFIG_MAP}"), &patch).await {
+        Err(error) if refusal(&error) == Some(404) => {
+            let metadata = json!({"name": CONFIG_MAP, "namespace": "kube-system"});
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
+            cloud.create(CONFIG_MAPS, &map).await.map(drop)
+        }
+        written => written.map(drop),
+    }
+}
+
+async fn limit_files(seat: &mut program::Seat, count: &str) -> Result<()> {
+    let id = seat.program()?.id().context("the program has ended")?;
+    let arguments = [format!("--pid={id}"), format!("--nofile={count}:")];
+    let status = Command::new("prlimit").args(arguments).status().await;
+    ensure!(status.context("cannot run prlimit")?.success(), "prlimit failed");
+    Ok(())
+}

@@ -1,0 +1,498 @@
+//! One run: the pool starts, faults occur while the cloud changes, all faults are repaired, and all clients are
+//! checked.
+
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use anyhow::{Context, Error, Result, ensure};
+use tokio::sync::{oneshot, watch};
+use yurt_chaos_validate::history::Verdict;
+use yurt_testbed::Setup;
+use yurt_testbed::cloud::Choice;
+use yurt_testbed::hub::Election;
+use yurt_testbed::program;
+use yurt_testbed::stage::Stage;
+use yurt_testbed::until::until;
+use yurt_workspace::Stopwatch;
+
+use super::agenda::Agenda;
+use super::beats::{self, Beats};
+use super::clients::{self, Recorded};
+use super::faults::{Act, Fault, Target};
+use super::field::{Field, Store};
+use super::hostile::{self, Actors};
+use super::locals::{self, Locals};
+use super::memory::Peaks;
+use super::report::Totals;
+use super::rollback;
+use super::traffic::{self, Written};
+
+/// Parameters of a run.
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    /// Duration of the faults.
+    pub(super) lasts: Duration,
+    pub(super) kinds: Vec<Fault>,
+    pub(super) cloud: Choice,
+    pub(super) store: Store,
+}
+
+/// Results of a run.
+pub(super) struct Outcome {
+    /// Number of faults, for every kind that might occur.
+    pub(super) struck: BTreeMap<Fault, u32>,
+    pub(super) written: Written,
+    pub(super) clients: usize,
+    /// Verdict over all clients.
+    pub(super) verdict: Verdict,
+    /// Lists of clients after their first one.
+    pub(super) relists: u32,
+    /// Watches that clients opened.
+    pub(super) streams: u32,
+    pub(super) beats: Beats,
+    pub(super) leaders: Leaders,
+    pub(super) locals: locals::Totals,
+    /// Results of the attacks.
+    pub(super) hostile: hostile::Totals,
+    /// Peak memory of programs, and their disk usage.
+    pub(super) peaks: Peaks,
+    /// Starts that were refused because of a fault, and repeated.
+    pub(super) restarts: u32,
+    /// Panics found in the logs.
+    pub(super) panics: Vec<String>,
+    /// Time from the end of the faults until all clients had the cloud's state; or the reason why they never had.
+    pub(super) rest: Result<Duration>,
+}
+
+/// Reports of the hubs, at each fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Leaders {
+    /// Epochs that passed.
+    pub(super) epochs: u64,
+    epoch: u64,
+    /// Number of times a hub was seen to send its heartbeats through another one.
+    pub(super) relayed: u64,
+}
+
+/// State that is observed while faults occur.
+struct Watched<'a> {
+    leaders: &'a mut Leaders,
+    peaks: &'a mut Peaks,
+}
+
+/// Writes at the cloud, until this is dropped.
+pub(super) struct Traffic {
+    written: watch::Receiver<Written>,
+    _ends: oneshot::Sender<()>,
+}
+
+/// Time until the pool is up, and until it is at rest after the faults.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Interval between checks of the agenda.
+const TICK: Duration = Duration::from_millis(20);
+/// Time limit for the question whether a hub leads; it may be paused.
+const ASK_LIMIT: Duration = Duration::from_millis(300);
+/// Time a program has to report its state.
+const SAVE_LIMIT: Duration = Duration::from_secs(3);
+/// Duration of an actor's attack without other faults.
+const ALONE: Duration = Duration::from_secs(4);
+/// Time for the requests that show a leader, on a busy machine.
+const ASKING: Duration = Duration::from_secs(2);
+/// Changes after the last fault.
+const MORE_CHANGES: u64 = 60;
+/// Path at which the coordinator reports the positions of the feed.
+const FEED: &str = "/yurt/v1/feed";
+
+/// Executes the run.
+///
+/// # Errors
+/// A pool that does not come up; later failures are in the outcome.
+pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
+    let mut field = Field::new(setup, &plan.cloud, plan.store).await?;
+    let beats = beats::watch(&field.stage.setup.tasks, &field.stage.cloud.api);
+    begin(&mut field.stage).await?;
+    field.start_scope();
+    field.start_locals();
+    field.start_actors(plan.seed)?;
+    let witnesses = clients::witnesses(&field, "cloud", field.collections()).await?;
+    let mut clients = clients::behind_hubs(&field);
+    at_rest(&field, &clients, field.collections()).await?;
+    let (lasts, seed) = (plan.lasts.as_secs(), plan.seed);
+    println!("the pool is up; faults strike for {lasts} s, seed {seed}");
+    let (kinds, absent): (Vec<Fault>, Vec<Fault>) = plan.kinds.iter().partition(|kind| field.has(**kind));
+    for kind in absent {
+        println!("{kind} cannot strike here");
+    }
+
+    let mut agenda = Agenda::new(plan.seed, &kinds);
+    let mut written = watch::Sender::new(Written::default()).subscribe();
+    let mut leaders = Leaders::default();
+    let mut peaks = Peaks::default();
+    let mut watched = Watched {
+        leaders: &mut leaders,
+        peaks: &mut peaks,
+    };
+    let mut rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut watched).await;
+    let mut verdict = clients::verdict(&witnesses, &clients, field.stage.cloud.data.is_some());
+    // Leases go back with everything else.
+    let beats = beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let rolls_back = rest.is_ok() && is_rolled_back(&field, plan);
+    if rolls_back {
+        let leader = leaders.ask(&field.stage).await;
+        match rollback::play(&mut field, plan.seed, &witnesses, &clients, leader).await {
+            Ok(found) => verdict.add(found),
+            Err(error) => rest = Err(error.context("after the cloud came back from a backup")),
+        }
+    }
+    let forges = forge(&mut field, plan, &clients, &mut rest).await;
+    save(&field.stage, witnesses.iter().chain(&clients)).await?;
+    let suffered = clients.iter().map(|client| client.client.suffered());
+    let (lists, streams) = suffered.fold((0, 0), |(lists, streams), one| {
+        (lists + one.lists, streams + one.streams)
+    });
+    let struck = |kind: &Fault| match kind {
+        Fault::CloudRolledBack => (*kind, u32::from(rolls_back)),
+        Fault::ForgingLeader => (*kind, u32::from(forges)),
+        _ => {
+            let alone = u32::from(rest.is_ok() && kind.actor().is_some());
+            (*kind, agenda.struck().get(kind).copied().unwrap_or(0) + alone)
+        }
+    };
+    let written = *written.borrow();
+    Ok(Outcome {
+        struck: plan.kinds.iter().map(struck).collect(),
+        written,
+        clients: clients.len(),
+        verdict,
+        relists: lists.saturating_sub(u32::try_from(clients.len()).unwrap_or(u32::MAX)),
+        streams,
+        beats,
+        leaders,
+        restarts: field.restarts(),
+        panics: program::panics(&field.stage.setup.dir),
+        locals: field.locals.as_ref().map(Locals::totals).unwrap_or_default(),
+        hostile: field.actors.as_ref().map(Actors::totals).unwrap_or_default(),
+        peaks,
+        rest,
+    })
+}
+
+/// Runs changes and faults, then neither until all clients hold the cloud's state. Returns the time that took.
+async fn play(
+    field: &mut Field,
+    plan: &Plan,
+    agenda: &mut Agenda,
+    clients: &mut [Recorded],
+    written: &mut watch::Receiver<Written>,
+    watched: &mut Watched<'_>,
+) -> Result<Duration> {
+    let traffic = Traffic::start(field, (plan.seed, 1), field.collections());
+    *written = traffic.written.clone();
+    strike(field, plan.lasts, agenda, clients, watched).await?;
+    let watch = Stopwatch::start();
+    if is_rolled_back(field, plan) {
+        rollback::back_up(&mut field.stage).await?;
+    }
+    // Some more changes after all repairs, then silence.
+    traffic.end_after(MORE_CHANGES).await?;
+    let same = async || {
+        field.supervise()?;
+        clients::hold_all(field, clients, field.collections()).await
+    };
+    until(PATIENCE, "all clients hold what the cloud has", same)
+        .await
+        .context("the pool does not come to rest")?;
+    all_run(&mut field.stage)?;
+    know_members(&field.stage, field.members()).await?;
+    if let Some(locals) = &field.locals {
+        locals.goes_on(PATIENCE).await?;
+    }
+    let rest = watch.elapsed();
+    attack_alone(field, &plan.kinds).await?;
+    at_rest(field, clients, field.collections()).await?;
+    field.look_at_memory(watched.peaks);
+    field.look_at_disks(watched.peaks);
+    println!("at rest; waiting for the last bookmarks");
+    clients::last_bookmarks(clients.iter()).await?;
+    Ok(rest)
+}
+
+/// Lets a leader forge, if the plan says so and the pool came to rest. Returns true if it did; its failures go to `rest`.
+async fn forge(field: &mut Field, plan: &Plan, clients: &[Recorded], rest: &mut Result<Duration>) -> bool {
+    let forges = rest.is_ok() && plan.kinds.contains(&Fault::ForgingLeader) && plan.store == Store::Files;
+    if !forges {
+        return false;
+    }
+    let convicted = match hostile::forge(field).await {
+        Ok(()) => at_rest(field, clients, field.collections()).await,
+        failed => failed,
+    };
+    if let Err(error) = convicted {
+        *rest = Err(error.context("after a leader has forged"));
+    }
+    true
+}
+
+/// Lets every actor attack a pool without other faults. Afterwards there must be a leader within one lease duration.
+async fn attack_alone(field: &mut Field, kinds: &[Fault]) -> Result<()> {
+    for actor in kinds.iter().filter_map(|kind| kind.actor()) {
+        println!("at rest; {actor} attacks alone");
+        field.perform(Target::Actor(actor), Act::Bad).await?;
+        tokio::time::sleep(ALONE).await;
+        let what = format!("every hub serves its node while {actor} attacks");
+        until(ASKING, &what, async || serve_nodes(&field.stage).await).await?;
+        field.perform(Target::Actor(actor), Act::Good).await?;
+        let what = format!("one hub leads after {actor} has attacked");
+        until(Election::SHORT.lease + ASKING, &what, async || {
+            field.stage.leader().await
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// Checks that every hub has a free place for its node's requests to the cloud.
+async fn serve_nodes(stage: &Stage) -> Result<()> {
+    for hub in &stage.hubs {
+        hub.proxy.get(&format!("/api/v1/nodes/{}", hub.node)).await?;
+    }
+    Ok(())
+}
+
+/// True if the cloud is restored from a backup at the end.
+fn is_rolled_back(field: &Field, plan: &Plan) -> bool {
+    plan.kinds.contains(&Fault::CloudRolledBack) && field.stage.cloud.data.is_some()
+}
+
+async fn begin(stage: &mut Stage) -> Result<()> {
+    for coordinator in stage.coordinators() {
+        coordinator.start().await?;
+    }
+    for hub in &mut stage.hubs {
+        hub.start()?;
+    }
+    for hub in &mut stage.hubs {
+        hub.healthy().await?;
+    }
+    until(PATIENCE, "one hub leads", async || stage.leader().await).await?;
+    let Stage { hubs, setup, .. } = stage;
+    for hub in hubs {
+        hub.start_kubelet(setup)?;
+    }
+    Ok(())
+}
+
+/// Injects faults, then repairs everything.
+async fn strike(
+    field: &mut Field,
+    lasts: Duration,
+    agenda: &mut Agenda,
+    clients: &mut [Recorded],
+    watched: &mut Watched<'_>,
+) -> Result<()> {
+    let watch = Stopwatch::start();
+    while watch.elapsed() < lasts {
+        let now = watch.elapsed();
+        for told in field.supervise()? {
+            println!("{:>7.1} s  ({told})", now.as_secs_f64());
+        }
+        while let Some((target, act)) = agenda.due(now) {
+            field.perform(target, act).await?;
+        }
+        if agenda.strikes(now) {
+            let leader = watched.leaders.ask(&field.stage).await;
+            field.look_at_memory(watched.peaks);
+            let cast = field.cast(leader).await;
+            if let Some(fault) = agenda.strike(now, &cast) {
+                println!("{:>7.1} s  {fault}", now.as_secs_f64());
+                if fault.may_relist() {
+                    // The hub that lost its disk determines the clients that may list.
+                    clients.iter_mut().for_each(|client| client.lists_max += 1);
+                }
+            }
+        }
+        for client in clients.iter_mut() {
+            let lists = client.client.suffered().lists;
+            if lists > client.lists {
+                println!("{:>7.1} s  ({} lists again)", now.as_secs_f64(), client.name);
+                client.lists = lists;
+            }
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    for (target, act) in agenda.rest() {
+        field.perform(target, act).await?;
+    }
+    Ok(())
+}
+
+/// Waits until all clients hold the cloud's state, and watch.
+pub(super) async fn at_rest(field: &Field, clients: &[Recorded], collections: &[&'static str]) -> Result<()> {
+    let same = async || clients::hold_all(field, clients, collections).await;
+    until(PATIENCE, "all clients hold what the cloud has", same)
+        .await
+        .map(drop)
+}
+
+/// Waits until every hub has exactly the nodes of this pool as members.
+async fn know_members(stage: &Stage, members: usize) -> Result<()> {
+    let all = async || {
+        for hub in &stage.hubs {
+            let known = hub.state().await?.members();
+            ensure!(
+                known == Some(members as u64),
+                "{} knows {known:?} members of the pool's {members}",
+                hub.node
+            );
+        }
+        Ok(())
+    };
+    until(PATIENCE, "all hubs know the pool's members", all).await.map(drop)
+}
+
+/// Checks that no program ended by itself.
+fn all_run(stage: &mut Stage) -> Result<()> {
+    for coordinator in stage.coordinators() {
+        coordinator.seat.program()?.must_run()?;
+    }
+    if let Some(etcd) = &mut stage.etcd {
+        etcd.must_run()?;
+    }
+    stage.cloud.seat.program()?.must_run()?;
+    for hub in &mut stage.hubs {
+        hub.seat.program()?.must_run()?;
+    }
+    Ok(())
+}
+
+/// Writes every history, and the reported state of hubs and coordinator, next to the logs.
+async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Result<()> {
+    let dir = &stage.setup.dir;
+    for recorded in recorded {
+        recorded.save(dir)?;
+    }
+    let write = |name: String, told: Result<String>| {
+        let path = dir.join(name);
+        let told = told.unwrap_or_else(|error| format!("{error:#}"));
+        std::fs::write(&path, told).with_context(|| format!("cannot write {}", path.display()))
+    };
+    for hub in &stage.hubs {
+        let state = tokio::time::timeout(SAVE_LIMIT, hub.state()).await;
+        let told = state.context("no answer").flatten().map(|state| state.text());
+        write(format!("{}.state.json", hub.node), told)?;
+    }
+    for (index, coordinator) in std::iter::once(&stage.coordinator).chain(&stage.others).enumerate() {
+        let feed = tokio::time::timeout(SAVE_LIMIT, coordinator.api.get(FEED)).await;
+        let told = feed.context("no answer").flatten().map(|feed| format!("{feed:#}"));
+        write(format!("coordinator-{}.feed.json", index + 1), told)?;
+    }
+    Ok(())
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Starts to write into these collections, from a seed and with marks from the second number on.
+    pub(super) fn start(field: &Field, (seed, first): (u64, u64), collections: &[&'static str]) -> Self {
+        let (told, written) = watch::channel(Written::default());
+        let tasks = &field.stage.setup.tasks;
+        let (cloud, token) = (field.stage.cloud.api.clone(), tasks.token());
+        let (ends, ended) = oneshot::channel();
+        let plan = traffic::Plan {
+            seed,
+            first,
+            collections: collections.to_vec(),
+            huge: field.huge(),
+        };
+        tasks.spawn("traffic", async move {
+            let write = traffic::write(cloud, plan, move |total| {
+                told.send_replace(total);
+            });
+            tokio::select! {
+                () = write => {}
+                _ = ended => {}
+                () = token.cancelled() => {}
+            }
+        });
+        Self { written, _ends: ends }
+    }
+
+    /// Waits for some more changes, then ends.
+    pub(super) async fn end_after(mut self, changes: u64) -> Result<()> {
+        let enough = self.written.borrow().total() + changes;
+        let going = tokio::time::timeout(PATIENCE, self.written.wait_for(|written| written.total() > enough)).await;
+        going.context("the cloud takes no writes after the faults")??;
+        Ok(())
+    }
+}
+
+// === impl Leaders ===
+
+impl Leaders {
+    /// Queries all hubs; returns the one that reports to lead, the first if there are several.
+    async fn ask(&mut self, stage: &Stage) -> Option<usize> {
+        let mut leader = None;
+        for (index, hub) in stage.hubs.iter().enumerate().filter(|(_, hub)| hub.seat.runs()) {
+            let Ok(Ok(state)) = tokio::time::timeout(ASK_LIMIT, hub.state()).await else {
+                continue;
+            };
+            self.relayed += u64::from(state.is_relayed());
+            if state.leads() && leader.is_none() {
+                leader = Some(index);
+                // A coordinator that lost its disk counts epochs from one again.
+                let epoch = state.epoch();
+                self.epochs += epoch.checked_sub(self.epoch).unwrap_or(epoch);
+                self.epoch = epoch;
+            }
+        }
+        leader
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// The same as numbers of the report.
+    pub(super) fn totals(&self) -> Totals {
+        let operations = [
+            ("changes in the cloud", self.written.total()),
+            ("statements to clients", self.verdict.checked),
+            ("whole states", self.verdict.bookmarks),
+            ("renewals of node leases", self.beats.count),
+            ("writes at coordinators", self.locals.count),
+            ("leaders of processes", self.leaders.epochs),
+            ("attacks refused", self.hostile.refused()),
+        ];
+        let times = |(fault, times): (&Fault, &u32)| (fault.to_string(), u64::from(*times));
+        let found = [
+            &self.verdict.violations,
+            &self.beats.violations,
+            &self.locals.violations,
+            &self.hostile.violations,
+            &self.peaks.violations(),
+            &self.panics,
+        ];
+        let violations = found.map(Vec::len).iter().sum::<usize>() + usize::from(self.rest.is_err());
+        Totals {
+            scenarios: 1,
+            faults: self.struck.iter().map(times).collect(),
+            operations: operations.map(|(name, count)| (name.to_owned(), count)).into(),
+            violations: violations as u64,
+            mutants: (0, 0),
+        }
+    }
+
+    /// All violations.
+    pub(super) fn violations(&self) -> Vec<String> {
+        let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
+        let told = self.verdict.violations.iter().chain(&self.beats.violations);
+        told.chain(&self.locals.violations)
+            .chain(&self.hostile.violations)
+            .chain(&self.panics)
+            .cloned()
+            .chain(self.peaks.violations())
+            .chain(rest)
+            .collect()
+    }
+}
