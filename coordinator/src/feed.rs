@@ -378,7 +378,7 @@ impl Feed {
 
     /// Refuses other collections until the membership is known: it decides who may read them.
     fn require_members(&self, collection: &PoolCollection) -> Result<(), Refusal> {
-        if collection.name() == members::COLLECTION || !self.members.on_trust() {
+        if collection.name() == yurt_pool_protocol::members::COLLECTION || !self.members.on_trust() {
             return Ok(());
         }
         Err(Refusal::Members {

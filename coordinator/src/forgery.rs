@@ -15,10 +15,10 @@ use tracing::{error, info, warn};
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ObjectKey, ResourceVersion, Status};
+use yurt_pool_protocol::members;
 
 use crate::app::App;
 use crate::authn::User;
-use crate::feed::members;
 use crate::lifecycle;
 use crate::registry::leases::{self, Caller};
 use crate::registry::own::{Change, Current, Intent};

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 use yurt_apimachinery::Status;
+use yurt_pool_protocol::members::COLLECTION;
 
 use crate::app::App;
 use crate::authn::User;
 use crate::config::Profile;
-use crate::feed::members::{Basis, COLLECTION};
+use crate::feed::members::Basis;
 
 // === impl App ===
 

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceKind;
+use yurt_pool_protocol::members;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::embedded::Disk;
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::{Embedded, Etcd, Replicas, Storage, StorageError, members};
+use yurt_storage::{Embedded, Etcd, Replicas, Storage, StorageError};
 
 use crate::StartError;
 use crate::config::{Config, Profile};

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use http::Uri;
+use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
-
-use crate::pool::election::machine;
 
 mod fixed;
 mod identity;
@@ -359,23 +358,23 @@ impl Flags {
 impl Coordinator {
     /// Returns the election machine's configuration for this identity.
     #[must_use]
-    pub fn election(&self, identity: &str) -> machine::Config {
-        machine::Config {
+    pub fn election(&self, identity: &str) -> election::Config {
+        election::Config {
             lease_duration: self.lease_duration,
             renew_deadline: self.renew_deadline,
             retry_period: self.retry_period,
-            ..machine::Config::new(identity)
+            ..election::Config::new(identity)
         }
     }
 }
 
 /// Returns the flag of an invalid election setting.
-fn flag_of(error: machine::ConfigError) -> &'static str {
+fn flag_of(error: election::ConfigError) -> &'static str {
     match error {
-        machine::ConfigError::LeaseDuration => "leader-elect-lease-duration",
-        machine::ConfigError::RenewDeadline => "leader-elect-renew-deadline",
-        machine::ConfigError::RetryPeriod => "leader-elect-retry-period",
-        machine::ConfigError::Identity => "node-name",
+        election::ConfigError::LeaseDuration => "leader-elect-lease-duration",
+        election::ConfigError::RenewDeadline => "leader-elect-renew-deadline",
+        election::ConfigError::RetryPeriod => "leader-elect-retry-period",
+        election::ConfigError::Identity => "node-name",
     }
 }
 

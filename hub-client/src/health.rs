@@ -12,12 +12,12 @@ use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::pool_scope::SharedResource;
+use yurt_pool_protocol::source::CoordinatorState;
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::HttpClient;
 
 use crate::failures::Failures;
 use crate::pool::feed::wire::VERSION;
-use crate::replicas::source::CoordinatorState;
 use crate::replicas::warnings::Report;
 use crate::upstream::Cloud;
 

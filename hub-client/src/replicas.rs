@@ -1,28 +1,25 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
-//! [`source`] (pure) chooses the source of a replica. [`follower`] keeps one stream per replica open and switches sources
-//! without a gap. [`detour`] (pure) decides how to resume when a source cannot. [`reflector`] speaks list and watch. [`draft`]
-//! (pure) is a partial list; [`partial_list_store`] keeps it across broken connections, and `listing` fetches it. [`members`] is the
-//! pool's membership (`nodepool` when the cloud has NodePools). [`scope`] adds resources to [`POOL_SCOPE`]. [`budget`] bounds
+//! The rules are in `yurt-pool-protocol`: the source of a replica, how to resume when a source cannot, partial lists, the
+//! proof of a history. [`follower`] keeps one stream per replica open and switches sources without a gap. [`reflector`]
+//! speaks list and watch. [`partial_list_store`] keeps a partial list across broken connections, and `listing` fetches it.
+//! `nodepool` reads the membership when the cloud has NodePools. [`scope`] adds resources to [`POOL_SCOPE`]. [`budget`] bounds
 //! the bytes of all replicas. [`disk`] opens the durable copy; [`origin`] records its pool and cluster. [`verify`] compares
 //! samples of the coordinator's data with the cloud, [`truth`] (pure) judges them, [`alarm`] reacts to forgeries, and [`distrust`] records them.
 //! [`warnings`] (pure) decides when a report of another member is checked.
 //! [`ahead`] abandons a replica that is ahead of the leader's; [`lag`] detects one that is behind. [`history_check`] asks the cloud
-//! whether it still has the history of the replicas; [`timeline`] (pure) decides that.
+//! whether it still has the history of the replicas.
 
 pub mod ahead;
 pub mod alarm;
 pub mod budget;
 mod cluster;
-pub mod detour;
 pub mod disk;
 pub mod distrust;
-pub mod draft;
 pub mod follower;
 pub mod history_check;
 pub mod lag;
 mod listing;
-pub mod members;
 mod nodepool;
 pub mod origin;
 pub mod partial_list_store;
@@ -30,8 +27,6 @@ pub(crate) mod questions;
 pub mod reflector;
 mod roster;
 pub mod scope;
-pub mod source;
-pub mod timeline;
 pub mod truth;
 pub mod verify;
 pub mod warnings;
@@ -48,6 +43,8 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{GroupResource, ResourceKind, ResourceVersion};
+use yurt_pool_protocol::members;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 use yurt_storage::embedded::Disk;
 use yurt_storage::{Replica, Replicas};
@@ -58,7 +55,6 @@ use history_check::HistoryState;
 use origin::Origin;
 use partial_list_store::PartialListStore;
 use scope::Scope;
-use source::Source;
 
 use crate::failures::Failures;
 

@@ -15,6 +15,8 @@ use observer::Look;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use yurt_pool_protocol::election::HubState;
+use yurt_pool_protocol::source::{CoordinatorState, Source};
 use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
@@ -23,10 +25,8 @@ use crate::config::ELECTION_LEASE;
 use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
-use crate::pool::election::machine::HubState;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
-use crate::replicas::source::{CoordinatorState, Source};
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Inputs of the report.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use yurt_chaos_validate::leadership::{Hold, Referee};
-use yurt_hub_client::pool::election::machine::{Attempt, Config, Input, Lease, LeaseWrite, WriteOutcome};
+use yurt_pool_protocol::election::{Attempt, Config, Input, Lease, LeaseWrite, WriteOutcome};
 
 use super::Ran;
 use crate::faults::{Fault, Struck};
@@ -432,7 +432,7 @@ impl Simulation {
         let (hub, process, input) = match event {
             Event::Write(hub, process, write) => (hub, process, Input::WriteDone(write.attempt, WriteOutcome::Refused)),
             Event::Read(hub, process, attempt) => {
-                let failed = yurt_hub_client::pool::election::machine::ReadOutcome::Failed;
+                let failed = yurt_pool_protocol::election::ReadOutcome::Failed;
                 (hub, process, Input::ReadDone(attempt, failed))
             }
             _ => return,

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
+use yurt_pool_protocol::members;
 // The feeding call holds the fence: there is no other writer, and `apply` compares the generation.
 use yurt_collection::Collection;
 use yurt_storage::OnlyWriter as _;
 
 use super::collection::PoolCollection;
 use super::wire::{EventsCall, Progress};
-use super::{Feed, FeedError, Refusal, decode, members};
+use super::{Feed, FeedError, Refusal, decode};
 use crate::authn::User;
 
 impl Feed {

@@ -11,12 +11,11 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use yurt_apimachinery::ObjectKey;
 use yurt_collection::Collection;
+use yurt_pool_protocol::members::COLLECTION;
 
 use super::Refusal;
 use super::collection::PoolCollections;
 use crate::config::Config;
-
-pub(crate) use yurt_storage::members::COLLECTION;
 
 /// The nodes of the pool.
 #[derive(Debug)]

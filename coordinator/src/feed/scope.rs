@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::pool_scope::{Problem, RESOURCES_MAX, SharedResource};
+use yurt_pool_protocol::members;
 use yurt_storage::kinds::Kinds;
 use yurt_storage::{Action, Durability, Expect, Op, StorageError};
 
 use super::collection::PoolCollection;
 use super::fence::{self, Claim};
-use super::{Feed, FeedError, Refusal, decode, members};
+use super::{Feed, FeedError, Refusal, decode};
 use crate::authn::User;
 use crate::status_error;
 

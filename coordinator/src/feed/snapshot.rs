@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ResourceVersion, Status};
 use yurt_collection::{Collection, WriteError};
+use yurt_pool_protocol::members;
 // The feeding call holds the fence: there is no other writer, and `check` compares the generation.
 use yurt_storage::{OnlyWriter as _, Op, StorageError};
 
@@ -17,7 +18,7 @@ use super::events::{read_object, require_mark};
 use super::fence::Claim;
 use super::pending::Pending;
 use super::wire::{BodiesCall, Progress, SnapshotCall};
-use super::{Feed, FeedError, Refusal, decode, members};
+use super::{Feed, FeedError, Refusal, decode};
 use crate::authn::User;
 use crate::status_error;
 

@@ -11,12 +11,13 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::Status;
 use yurt_collection::{Collection, Recovered, generation};
+use yurt_pool_protocol::members;
 use yurt_storage::backend::{Committed, Loaded};
 // Void data is dropped whichever generation the collection has.
 use yurt_storage::{Action, Durability, Expect, OnlyWriter as _, Op, StorageError};
 
+use super::Feed;
 use super::collection::{PoolCollection, PoolCollections};
-use super::{Feed, members};
 use crate::status_error;
 
 /// Prefix of the records' storage keys; the collection's name follows. `~` keeps them apart from every collection.

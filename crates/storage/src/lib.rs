@@ -7,7 +7,7 @@
 //! * [`embedded`]: the redb backend and the durable copy of replicas; [`etcd3`]: several coordinators over one etcd.
 //! * [`cacher`]: own collections fed by a backend; [`replica`]: cloud collections fed by a source.
 //!
-//! * [`kinds`]: kinds that are learned while a process runs; [`members`]: the pool's membership, a collection like the others.
+//! * [`kinds`]: kinds that are learned while a process runs.
 //! * [`serve`]: lists and watches for clients, the same for own objects and replicas, in the coordinator and in the hub.
 //!
 //! Own objects and replicas are read through the same [`SharedCollection`]; they differ in who writes, and in the
@@ -19,7 +19,6 @@ pub mod contract;
 pub mod embedded;
 pub mod etcd3;
 pub mod kinds;
-pub mod members;
 pub mod replica;
 pub mod serve;
 pub mod shared;

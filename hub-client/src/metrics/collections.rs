@@ -3,10 +3,10 @@
 
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 use yurt_apimachinery::ResourceVersion;
+use yurt_pool_protocol::source::Source;
 
 use crate::pool::feed::progress::FeedProgress;
 use crate::replicas::PoolData;
-use crate::replicas::source::Source;
 
 /// Metrics of the collections. Each scrape sets them, except those counted on the event.
 pub(crate) struct Collections {

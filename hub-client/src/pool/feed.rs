@@ -1,12 +1,11 @@
 //! Feed of the leader: sends every replica to the coordinator, fenced, starting at the coordinator's position.
 //!
 //! One task per collection, one request in flight. While an answer is awaited, the next batch accumulates in the
-//! collection itself, which is the only queue. [`way`] (pure) decides how to continue from the coordinator's position,
-//! [`wire`] builds the bodies, [`progress`] tracks the lag.
+//! collection itself, which is the only queue. `yurt_pool_protocol::resume` decides how to continue from the coordinator's
+//! position, [`wire`] builds the bodies, [`progress`] tracks the lag.
 
 mod history;
 pub mod progress;
-pub mod way;
 pub mod wire;
 
 use std::collections::BTreeSet;
@@ -22,6 +21,8 @@ use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_collection::{ChangeKind, Collection, Delivery, Expired, History, Reader, Snapshot};
+use yurt_pool_protocol::members;
+use yurt_pool_protocol::resume::{Place, Way};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
 use yurt_storage::Replica;
@@ -29,10 +30,9 @@ use yurt_storage::Replica;
 use crate::health::pool_status;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
-use crate::replicas::{PoolData, members};
+use crate::replicas::PoolData;
 use crate::upstream::{Cloud, in_words, retry_after};
 use progress::FeedProgress;
-use way::{Place, Way};
 use wire::Envelope;
 
 /// Maximum number of events in one batch.

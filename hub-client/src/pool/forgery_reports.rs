@@ -13,14 +13,15 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
+use yurt_pool_protocol::members;
 use yurt_runtime::http::client::HttpClient;
 
 use super::relay::client::RelayClient;
 use crate::health::CloudReach;
 use crate::replicas::alarm::{Alarm, Finding};
+use crate::replicas::questions;
 use crate::replicas::truth::{Held, State, Truth, Verdict, judge};
 use crate::replicas::warnings::{Report, Suspects, Warnings};
-use crate::replicas::{members, questions};
 use crate::upstream::Cloud;
 
 /// Path of the reports at the coordinator.

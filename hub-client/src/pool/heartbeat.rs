@@ -6,6 +6,5 @@
 pub mod forward;
 mod lease_cache;
 pub mod node_lease;
-pub mod plan;
 pub mod relaying;
 mod renewal;

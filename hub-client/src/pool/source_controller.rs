@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use yurt_pool_protocol::cloud_fallback::Wanted;
+use yurt_pool_protocol::source::{CoordinatorState, Situation, Source, choose, detour, jitter};
 use yurt_runtime::Clock;
 
 use super::election::driver::ElectionView;
 use crate::health::{CloudReach, CoordinatorReach};
 use crate::replicas::PoolData;
-use crate::replicas::detour::Wanted;
-use crate::replicas::source::{CoordinatorState, Situation, Source, choose, detour, jitter};
 
 /// Inputs of the choice.
 pub struct SourceController {

@@ -12,13 +12,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::time::BootTime;
+use yurt_pool_protocol::cloud_fallback::Wanted;
+use yurt_pool_protocol::history::next_generation;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 
 use super::PoolData;
-use super::detour::Wanted;
 use super::lag::Held;
-use super::source::Source;
-use super::timeline::next_generation;
 use crate::health::{CollectionStatus, CoordinatorReach};
 
 /// Time ahead after which the replica is reported.

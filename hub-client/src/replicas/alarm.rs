@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
 use yurt_collection::Collection;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 
 use super::PoolData;
-use super::source::Source;
 use crate::health::CoordinatorReach;
 use crate::metrics::Metrics;
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceKind;
+use yurt_pool_protocol::members;
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, OpenError};
 use yurt_storage::{Replicas, StorageError};
 
-use super::members;
 use super::origin::Origin;
 
 /// Name of the file in the directory of the durable copy.

@@ -6,9 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use yurt_apimachinery::time::BootTime;
-
-use super::detour::Wanted;
-use super::source::Source;
+use yurt_pool_protocol::cloud_fallback::Wanted;
+use yurt_pool_protocol::source::Source;
 
 /// Time that a collection does not follow the coordinator after the first forgery. Each further forgery multiplies it by
 /// six.

@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use yurt_collection::Collection;
+use yurt_pool_protocol::cloud_fallback::{Begin, Detour, Wanted};
+use yurt_pool_protocol::members;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::TaskGroup;
 use yurt_storage::Replica;
 
-use super::detour::{Begin, Detour, Wanted};
+use super::PoolData;
 use super::reflector::{Reflector, StreamEnd};
-use super::source::Source;
-use super::{PoolData, members};
 use crate::upstream::Upstreams;
 
 /// First pause after a failure.

@@ -18,12 +18,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_pool_protocol::history::{Answers, Held, Known, NEWEST, Place, Verdict};
+use yurt_pool_protocol::members;
 use yurt_storage::Replica;
 
 use super::partial_list_store::Evidence;
 use super::questions::{first, get, head_of};
-use super::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
-use super::{POOL_SCOPE, PoolData, members};
+use super::{POOL_SCOPE, PoolData};
 use crate::health::{CloudReach, CoordinatorReach};
 use crate::pool::heartbeat::node_lease::{self, OwnHeartbeat};
 use crate::upstream::{Cloud, CloudServer};

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, Status};
+use yurt_pool_protocol::partial_list::{Page, Unfit};
 use yurt_runtime::http::Decoded;
 
-use super::draft::{Page, Unfit};
 use super::partial_list_store::{Ask, Held, Slot};
 use super::reflector::{Reflector, StreamEnd, ended_by, generation_of, read_all, read_checked};
 

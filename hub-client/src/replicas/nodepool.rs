@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_pool_protocol::members::{COLLECTION, kind, names};
 use yurt_runtime::http::client::HttpClient;
 use yurt_storage::Replica;
 
-use super::members::{COLLECTION, kind, names};
 use super::reflector::{Reflector, StreamEnd, read_all};
 use super::{PoolData, questions};
 use crate::pool::lease_client::LeaseEvents;

@@ -10,11 +10,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_pool_protocol::partial_list::{Draft, Page, PageSize, Unfit};
+use yurt_pool_protocol::source::Source;
 use yurt_storage::StorageError;
 use yurt_storage::embedded::replicas::ReplicaStore;
-
-use super::draft::{Draft, Page, PageSize, Unfit};
-use super::source::Source;
 
 /// Duration of a list below which the hub stores nothing of it and watches no changes in parallel. Servers keep their
 /// history for longer than that.

@@ -14,6 +14,10 @@ use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_collection::generation::GENERATION_END;
 use yurt_collection::{Collection, WriteError};
+use yurt_pool_protocol::cloud_fallback::Begin;
+use yurt_pool_protocol::history::next_generation;
+use yurt_pool_protocol::members;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::http::Decoded;
 use yurt_runtime::http::client::HttpClient;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
@@ -22,11 +26,8 @@ use yurt_storage::{NotApplied, Replica};
 pub(super) use answer::{ended_by, generation_of, read_all, read_checked};
 
 use super::budget::Oversized;
-use super::detour::Begin;
 use super::nodepool::is_named;
-use super::source::Source;
-use super::timeline::next_generation;
-use super::{PoolData, members, silence_of};
+use super::{PoolData, silence_of};
 
 /// Maximum time without progress of a list page, or of the headers of a watch.
 pub(super) const IDLE: Duration = Duration::from_secs(30);

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use yurt_collection::Collection;
+use yurt_pool_protocol::members::{COLLECTION, names};
+use yurt_pool_protocol::source::Source;
 
-use super::members::{COLLECTION, names};
 use super::nodepool::{VERSIONS, nodes_of};
 use super::questions::get;
-use super::source::Source;
 use super::verify::Verifier;
 
 /// Name of the failure while the members differ.

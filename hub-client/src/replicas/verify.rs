@@ -13,15 +13,16 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 use yurt_collection::Collection;
+use yurt_pool_protocol::members;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 use yurt_storage::Replica;
 
+use super::PoolData;
 use super::alarm::{Alarm, Finding, failure};
 use super::listing::escaped;
 use super::questions::{self, get};
-use super::source::Source;
 use super::truth::{Held, State, Truth, Verdict, judge};
-use super::{PoolData, members};
 use crate::health::CloudReach;
 use crate::metrics::Metrics;
 use crate::upstream::Cloud;

@@ -76,7 +76,7 @@ async fn leader_that_changed_its_pool_feeds_the_members_of_the_new_one() {
     }
     pool.new_store("the-store-of-ningbo");
     // That store is still empty.
-    let members = yurt_storage::members::kind().collection_path();
+    let members = yurt_pool_protocol::members::kind().collection_path();
     pool.coordinator
         .on(&members, |_| async { answer_json(StatusCode::TOO_MANY_REQUESTS, "{}") });
     hub.set_flag("--nodepool-name=ningbo");

@@ -17,7 +17,7 @@ pub(super) struct Area {
 const TESTS: &[&str] = &["--lib", "--tests"];
 
 /// Areas in the order of a run; those that fail fastest come first.
-pub(super) const AREAS: [Area; 8] = [
+pub(super) const AREAS: [Area; 9] = [
     Area {
         name: "collection",
         package: "yurt-collection",
@@ -58,6 +58,14 @@ pub(super) const AREAS: [Area; 8] = [
             "--include-ignored",
         ],
         needs_etcd: true,
+    },
+    Area {
+        name: "protocol",
+        package: "yurt-pool-protocol",
+        tested_by: &["yurt-pool-protocol"],
+        files: &["crates/pool-protocol/src/**/*.rs"],
+        tests: &["--lib"],
+        needs_etcd: false,
     },
     Area {
         name: "feed",
@@ -138,7 +146,7 @@ mod tests {
         };
         assert_eq!(of("crates/collection/src/lib.rs"), ["collection"]);
         assert_eq!(of("crates/storage/src/replica/pooled.rs"), ["replica"]);
-        assert_eq!(of("hub-client/src/replicas/source.rs"), ["replicas"]);
+        assert_eq!(of("hub-client/src/replicas/follower.rs"), ["replicas"]);
         assert!(of("crates/collections/src/lib.rs").is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! The dependencies between our crates are the ones in the table, and every crate has a row.
 //!
-//! `apimachinery ← {collection, runtime} ← storage ← {coordinator, hub-client}`; the programs never import each other, they
+//! `apimachinery ← {collection ← pool-protocol, runtime} ← storage ← {coordinator, hub-client}`; the programs never import each other, they
 //! communicate over HTTP only. A new row or arrow is a decision about the architecture: it needs an ADR.
 
 use anyhow::{Context, Result};
@@ -15,7 +15,13 @@ struct Row {
     tests_may_use: &'static [&'static str],
 }
 
-const CRATES: &[&str] = &["yurt-apimachinery", "yurt-collection", "yurt-runtime", "yurt-storage"];
+const CRATES: &[&str] = &[
+    "yurt-apimachinery",
+    "yurt-collection",
+    "yurt-pool-protocol",
+    "yurt-runtime",
+    "yurt-storage",
+];
 const FIXTURES: &[&str] = &["yurt-test-support"];
 
 const TABLE: &[Row] = &[
@@ -27,6 +33,11 @@ const TABLE: &[Row] = &[
     Row {
         package: "yurt-collection",
         may_use: &["yurt-apimachinery"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
+        package: "yurt-pool-protocol",
+        may_use: &["yurt-apimachinery", "yurt-collection"],
         tests_may_use: FIXTURES,
     },
     Row {
@@ -66,6 +77,7 @@ const TABLE: &[Row] = &[
         may_use: &[
             "yurt-apimachinery",
             "yurt-collection",
+            "yurt-pool-protocol",
             "yurt-runtime",
             "yurt-storage",
             "yurt-coordinator",

@@ -11,10 +11,10 @@ use crate::rust_text;
 const PURE: &[&str] = &[
     "crates/apimachinery/src/",
     "crates/collection/src/",
+    "crates/pool-protocol/src/",
     "coordinator/src/forgery/penalties",
     "coordinator/src/forgery/reports",
     "hub-client/src/filter",
-    "hub-client/src/pool/election/machine",
     "hub-client/src/replicas/warnings",
 ];
 

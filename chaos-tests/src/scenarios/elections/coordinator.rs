@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
+use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::time::BootTime;
 use yurt_chaos_validate::leadership::{Hold, Referee};
 use yurt_coordinator::simulation::{Election, Write};
-use yurt_hub_client::pool::election::machine::{Fence, Lease, LeaseWrite, ReadOutcome, ResourceVersion, WriteOutcome};
+use yurt_pool_protocol::election::{Fence, Lease, LeaseWrite, ReadOutcome, WriteOutcome};
 
 use super::{Mutation, SECOND};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use yurt_chaos_validate::leadership::Hold;
-use yurt_hub_client::pool::election::machine::{Action, Fence, HubState, Input, Machine};
+use yurt_pool_protocol::election::{Action, Fence, HubState, Input, Machine};
 
 use super::{Drift, Event, Mutation, SECOND, Setting, Simulation};
 

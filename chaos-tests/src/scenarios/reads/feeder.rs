@@ -8,9 +8,9 @@ use yurt_apimachinery::ResourceVersion;
 use yurt_collection::{Collection, Delivery, Reader};
 use yurt_coordinator::simulation::Pool;
 use yurt_hub_client::pool::feed::as_events;
-use yurt_hub_client::pool::feed::way::{Place, Way};
 use yurt_hub_client::pool::feed::wire::{self, Envelope};
-use yurt_hub_client::replicas::timeline::next_generation;
+use yurt_pool_protocol::history::next_generation;
+use yurt_pool_protocol::resume::{Place, Way};
 
 use super::Mutation;
 use super::hub::Hub;

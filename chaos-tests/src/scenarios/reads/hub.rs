@@ -12,9 +12,9 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_collection::{ChangeKind, Collection, Delivery, Expired, Limits, Reader, Recovered};
 use yurt_coordinator::simulation::Pool;
-use yurt_hub_client::replicas::detour::{Begin, Detour, Wanted};
-use yurt_hub_client::replicas::source;
-use yurt_hub_client::replicas::timeline::next_generation;
+use yurt_pool_protocol::cloud_fallback::{Begin, Detour, Wanted};
+use yurt_pool_protocol::history::next_generation;
+use yurt_pool_protocol::source;
 
 use super::cloud::Cloud;
 use super::{Mutation, Setting};

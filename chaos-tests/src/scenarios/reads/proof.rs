@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_collection::Collection;
-use yurt_hub_client::replicas::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
+use yurt_pool_protocol::history::{Answers, Held, Known, NEWEST, Place, Verdict};
 
 use super::Mutation;
 use super::cloud::Cloud;

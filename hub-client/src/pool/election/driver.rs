@@ -10,17 +10,17 @@ use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::watch::EventType;
-use yurt_runtime::http::client::ClientError;
-use yurt_runtime::{Clock, TaskGroup};
-
-use super::machine::{
+use yurt_pool_protocol::election::{
     Action, Attempt, Config, DRAIN_LIMIT, Fence, HubState, Input, Lease, LeaseWrite, Machine, Output, ReadOutcome,
     StopReason, WriteOutcome,
 };
+use yurt_pool_protocol::source::CoordinatorState;
+use yurt_runtime::http::client::ClientError;
+use yurt_runtime::{Clock, TaskGroup};
+
 use crate::failures::Failures;
 use crate::health::{CloudReach, CoordinatorReach, PoolStatus};
 use crate::pool::lease_client::{Answer, Broken, LeaseClient, LeaseEvents, micro_time, renew_time};
-use crate::replicas::source::CoordinatorState;
 
 /// Maximum number of inputs queued for the machine.
 const INPUTS_MAX: usize = 64;
@@ -131,7 +131,7 @@ impl Driver {
         start_leading: StartLeading,
         failures: Failures,
         tasks: TaskGroup,
-    ) -> Result<Self, super::machine::ConfigError> {
+    ) -> Result<Self, yurt_pool_protocol::election::ConfigError> {
         let (ignore_own_clock, request_timeout) = (config.ignore_own_clock, config.request_timeout());
         let machine = Arc::new(Mutex::new(Machine::new(config)?));
         let inputs = mpsc::channel(INPUTS_MAX);

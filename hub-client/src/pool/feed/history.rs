@@ -2,10 +2,10 @@
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_collection::generation;
+use yurt_pool_protocol::history::next_generation;
+use yurt_pool_protocol::resume::Place;
 
 use super::Feeder;
-use super::way::Place;
-use crate::replicas::timeline::next_generation;
 
 // === impl Feeder ===
 

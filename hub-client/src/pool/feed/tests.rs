@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use yurt_apimachinery::kind::find_kind;
+use yurt_pool_protocol::election::Input;
 use yurt_runtime::http::client::Protocol;
 use yurt_runtime::http::json as answer_json;
 use yurt_runtime::http::server::{Server, handler};
@@ -10,7 +11,6 @@ use yurt_storage::OnlyWriter as _;
 use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
-use crate::pool::election::machine::Input;
 use crate::replicas::history_check::Connection;
 
 /// Creates a feeder of services for a coordinator at `server`.
@@ -199,7 +199,7 @@ async fn coordinator_that_is_ahead_is_compared_with_the_resource_that_the_data_c
         let (feeder, _) = feeder(&folder, &url, "members");
         let uid = if is_named { "" } else { "u" };
         let member = json!({"metadata": {"name": "n1", "uid": uid, "resourceVersion": "9"}});
-        let member = Object::from_value(member, crate::replicas::members::kind()).unwrap();
+        let member = Object::from_value(member, yurt_pool_protocol::members::kind()).unwrap();
         let held = feeder.replica.collection();
         held.update(|held| held.restart(0, vec![member], ResourceVersion(10)));
         feeder.data.history().prove(Connection { server: 0, number: 1 });

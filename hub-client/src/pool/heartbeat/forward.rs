@@ -11,19 +11,21 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::meta::dns_subdomain_faults;
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::EventType;
+use yurt_pool_protocol::heartbeat::forward::{Forwarder, PoolLease};
+use yurt_pool_protocol::heartbeat::{
+    DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
+};
+use yurt_pool_protocol::members;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, TaskGroup};
-use yurt_storage::members;
 
 use super::node_lease::NAMESPACE;
-use super::plan::forward::{Forwarder, PoolLease};
-use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros};
 use super::renewal::{self, Written};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::lease_client::{Broken, LeaseEvents, to_micros};
 use crate::replicas::PoolData;
-use crate::replicas::source::Source;
 use crate::upstream::Cloud;
 
 /// Maximum time for forwarding one beat to the cloud.

@@ -5,9 +5,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::negotiation::{body_format, body_json};
+use yurt_pool_protocol::heartbeat::DELEGATE_HEARTBEAT_ANNOTATION;
 use yurt_runtime::http::{Body, full};
 
-use super::plan::DELEGATE_HEARTBEAT_ANNOTATION;
 use crate::replicas::history_check::lease_version;
 
 /// Answer of the cloud, cached for the time without the cloud.

@@ -21,12 +21,14 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{ResourceVersion, Status};
+use yurt_pool_protocol::heartbeat::own::{Outcome, OwnAction, OwnInput, OwnLease, PoolRenewal};
+use yurt_pool_protocol::heartbeat::{
+    DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
+};
 use yurt_runtime::http::{Body, full, status_response};
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::lease_cache::CachedLease;
-use super::plan::own::{Outcome, OwnAction, OwnInput, OwnLease, PoolRenewal};
-use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros};
 use super::relaying::Relaying;
 use crate::failures::Failures;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::watch;
 use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_pool_protocol::heartbeat::UnixMicros;
 use yurt_runtime::http::full;
 
-use super::plan::UnixMicros;
 use super::renewal::{self, Written};
 use crate::health::CloudReach;
 use crate::metrics::Metrics;

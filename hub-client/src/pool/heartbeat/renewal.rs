@@ -6,12 +6,12 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::time::MicroTime;
+use yurt_pool_protocol::heartbeat::forward::renewal;
+use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::full;
 
 use super::node_lease::NAMESPACE;
-use super::plan::forward::renewal;
-use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::pool::lease_client::{from_micros, to_micros};
 
 /// Field manager of the writes. The cloud's admission policy reads the apiserver's time from the entry of this manager.

@@ -12,6 +12,7 @@ use http::{Method, StatusCode, Uri};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use yurt_apimachinery::time::{BootTime, MicroTime};
+use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::tunnel::Tunnel;
 use yurt_runtime::http::client::{HttpClient, Protocol};
@@ -20,7 +21,6 @@ use yurt_runtime::tls::{ClientTls, PeerTls, TlsError};
 use super::route::{Peer, Route, Target, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
 use crate::pool::heartbeat::node_lease::NAMESPACE;
-use crate::pool::heartbeat::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::pool::lease_client::to_micros;
 use crate::replicas::PoolData;
 

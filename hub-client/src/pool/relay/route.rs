@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use http::Uri;
 use http::uri::Authority;
-
-use crate::pool::heartbeat::plan::UnixMicros;
+use yurt_pool_protocol::heartbeat::UnixMicros;
 
 /// Maximum number of peers considered, best first.
 pub const PEERS_MAX: usize = 16;

@@ -81,7 +81,7 @@ impl Resources {
         let builtin = STORED.map(|(group, plural)| (plural, find_kind(group, plural).unwrap()));
         let custom = [("widgets", widgets()), ("nodepools", node_pools())];
         let custom = custom.map(|(plural, shared)| (plural, shared.custom_kind().leak()));
-        let members = ("members", yurt_storage::members::kind());
+        let members = ("members", yurt_pool_protocol::members::kind());
         let collection = |(plural, kind)| {
             let collection = SharedCollection::new(kind, false);
             collection.update(|collection| collection.restart(0, Vec::new(), FIRST));

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::pool::election::machine::*;
+use yurt_apimachinery::ResourceVersion;
+
+use crate::election::*;
 
 /// A machine under test, driven by milliseconds.
 pub(super) struct Bench {

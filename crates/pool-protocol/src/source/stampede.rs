@@ -1,8 +1,6 @@
 //! Simulates a whole pool that decides by [`choose`]: the number of hubs at the cloud, their requests, and their
 //! concurrency.
 
-use yurt_runtime::Clock;
-
 use super::*;
 
 /// One step of the simulation.
@@ -70,12 +68,12 @@ impl Pool {
 
     /// Simulates `lasts` under `weather`.
     fn live(&mut self, lasts: Duration, weather: impl Fn(Duration) -> Weather) -> Seen {
-        let (clock, hands) = Clock::fake();
+        let start = BootTime::from_boot(Duration::from_secs(100));
         let (mut seen, mut begun) = (Seen::default(), Vec::new());
         let mut elapsed = Duration::ZERO;
         while elapsed < lasts {
             let Weather { leader, coordinator } = weather(elapsed);
-            let now = clock.boot();
+            let now = start + elapsed;
             self.away_since = if coordinator {
                 None
             } else {
@@ -116,7 +114,6 @@ impl Pool {
             }
             self.fed |= feeds;
             elapsed += STEP;
-            hands.advance(STEP);
         }
         let within = |from: &Duration| {
             let until = *from + Duration::from_secs(1);

@@ -6,6 +6,8 @@ mod leading;
 
 use std::time::Duration;
 
+use yurt_apimachinery::ResourceVersion;
+
 use super::*;
 use bench::{Bench, free, held_by, ms};
 

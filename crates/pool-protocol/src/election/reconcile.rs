@@ -10,22 +10,22 @@ use super::{
 
 impl Machine {
     /// Performs what is due in the present phase. Returns true if the phase changed and more may be due.
-    pub(super) fn settle(&mut self, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn reconcile(&mut self, actions: &mut Vec<Action>) -> bool {
         match self.phase.clone() {
-            Phase::Standby => self.settle_standby(actions),
-            Phase::Leading { .. } => self.settle_leading(actions),
+            Phase::Standby => self.reconcile_standby(actions),
+            Phase::Leading { .. } => self.reconcile_leading(actions),
             Phase::Stopping {
                 since,
                 work_stopped,
                 drained,
             } => {
                 let is_quiet = work_stopped && (drained || self.now >= since + DRAIN_LIMIT);
-                is_quiet && self.settle_stopping(actions)
+                is_quiet && self.reconcile_stopping(actions)
             }
         }
     }
 
-    fn settle_standby(&mut self, actions: &mut Vec<Action>) -> bool {
+    fn reconcile_standby(&mut self, actions: &mut Vec<Action>) -> bool {
         if !self.is_candidate() {
             if self.owes_release() {
                 // The acquisition came too late to be used: there is no work to stop.
@@ -57,7 +57,7 @@ impl Machine {
         false
     }
 
-    fn settle_leading(&mut self, actions: &mut Vec<Action>) -> bool {
+    fn reconcile_leading(&mut self, actions: &mut Vec<Action>) -> bool {
         if let Some(reason) = self.stop_reason() {
             self.enter_stopping(false);
             actions.push(Action::StopLeading(reason));
@@ -74,7 +74,7 @@ impl Machine {
     }
 
     /// Handles the end of the work: releases the lease if it is ours.
-    fn settle_stopping(&mut self, actions: &mut Vec<Action>) -> bool {
+    fn reconcile_stopping(&mut self, actions: &mut Vec<Action>) -> bool {
         if self.writing.is_some() {
             return false;
         }

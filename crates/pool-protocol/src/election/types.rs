@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::ResourceVersion;
 
 /// Reading of the boot-time clock, which also counts suspend, as time since boot.
 pub type BootTime = Duration;

@@ -104,22 +104,19 @@ pub fn detour(failed_probes: Option<u32>, jitter: Duration) -> Option<Duration> 
 }
 
 #[cfg(test)]
-mod herd;
+mod stampede;
 
 #[cfg(test)]
 mod tests {
-    use yurt_runtime::Clock;
-
     use super::*;
 
     fn situation() -> Situation {
-        let (clock, _) = Clock::fake();
         Situation {
             leading: false,
             coordinator: CoordinatorState::Reachable,
             cloud_reachable: true,
             jitter: Duration::from_secs(3),
-            now: clock.boot(),
+            now: BootTime::from_boot(Duration::from_secs(100)),
         }
     }
 

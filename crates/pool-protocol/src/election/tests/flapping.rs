@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use yurt_apimachinery::ResourceVersion;
+
 use super::*;
 
 const TENTHS: u64 = 10;

@@ -1,7 +1,9 @@
 //! Renewing, stopping and releasing.
 
+use yurt_apimachinery::ResourceVersion;
+
 use super::bench::{Bench, free, held_by, ms};
-use crate::pool::election::machine::*;
+use crate::election::*;
 
 fn stop(reason: StopReason) -> [Action; 1] {
     [Action::StopLeading(reason)]

@@ -17,7 +17,8 @@
 //! clocks drift by less than d with `renew_deadline * (1 + d) < lease_duration * (1 - d)`.
 
 mod observed;
-mod settle;
+pub mod rank;
+mod reconcile;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -161,7 +162,7 @@ impl Machine {
         self.absorb(input);
         self.expire_flights();
         let mut actions = Vec::new();
-        while self.settle(&mut actions) {}
+        while self.reconcile(&mut actions) {}
         Output {
             state: self.state(),
             actions,

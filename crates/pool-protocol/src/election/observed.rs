@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use super::types::{BootTime, LEASE_DURATION_MAX, Lease, ResourceVersion};
+use yurt_apimachinery::ResourceVersion;
+
+use super::types::{BootTime, LEASE_DURATION_MAX, Lease};
 
 /// Last observation of the lease.
 #[derive(Clone, Debug)]
