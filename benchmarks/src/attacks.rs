@@ -22,7 +22,7 @@ use super::leases::renewal;
 use super::load::{Ask, MERGE, Session, quantile};
 use super::options::Scale;
 use super::samples::{NODE_LEASES, lease};
-use super::subject::Subject;
+use super::system_under_test::SystemUnderTest;
 use super::usage;
 
 /// Duration of one attack, s.
@@ -83,32 +83,32 @@ struct Target {
 }
 
 /// Measures each attack, and prints a table.
-pub(super) async fn measure(subject: Subject, scale: Scale) -> Result<()> {
-    let session = subject.session()?;
+pub(super) async fn measure(system: SystemUnderTest, scale: Scale) -> Result<()> {
+    let session = system.session()?;
     let object = lease(LEASE, 0, None).to_string();
     session.send(Ask::new(Method::POST, NODE_LEASES, object)).await?;
     let all = sched_getaffinity(None).context("cannot read the cores of a thread")?;
-    pin_process(subject.pid()?, &one_core(0))?;
+    pin_process(system.pid()?, &one_core(0))?;
     pin_process(std::process::id(), &one_core(0))?;
-    let measured = measure_all(&subject, &session, scale).await;
+    let measured = measure_all(&system, &session, scale).await;
     // Other measurements may follow.
     pin_process(std::process::id(), &all)?;
     measured
 }
 
-async fn measure_all(subject: &Subject, session: &Session, scale: Scale) -> Result<()> {
+async fn measure_all(system: &SystemUnderTest, session: &Session, scale: Scale) -> Result<()> {
     println!("| attack | p50 ms | p99 ms | renewals | lost | RSS grows by MiB | attacker's connections |");
     println!("|---|---|---|---|---|---|---|");
     let (mut calm, mut over) = (None, Vec::new());
     for (host, attack) in (2..).zip(ALL) {
-        let before = usage::usage(subject.pid()?)?.rss;
-        usage::reset_peak(subject.pid()?)?;
-        let target = target(subject, host)?;
+        let before = usage::usage(system.pid()?)?.rss;
+        usage::reset_peak(system.pid()?)?;
+        let target = target(system, host)?;
         let attacker = start(attack, target.clone())?;
         let (took, lost) = renew(session, scale.of(SECONDS)).await;
         target.is_over.store(true, Ordering::Relaxed);
         let _ = attacker.join();
-        let grown = usage::peak(subject.pid()?)?.saturating_sub(before) as f64 / f64::from(1 << 20);
+        let grown = usage::peak(system.pid()?)?.saturating_sub(before) as f64 / f64::from(1 << 20);
         let p99 = quantile(&took, 0.99);
         println!(
             "| {attack:?} | {:.1} | {p99:.1} | {} | {lost} | {grown:.1} | {} |",
@@ -145,8 +145,8 @@ fn one_core(core: usize) -> CpuSet {
     cores
 }
 
-fn target(subject: &Subject, host: u8) -> Result<Target> {
-    let identities = &subject.setup.identities;
+fn target(system: &SystemUnderTest, host: u8) -> Result<Target> {
+    let identities = &system.setup.identities;
     let nobody = identities.client_pair("attacker", &[])?;
     let tls = ClientTls {
         ca: PemSource::inline("the benchmark's CA", identities.ca_pem()),
@@ -155,7 +155,7 @@ fn target(subject: &Subject, host: u8) -> Result<Target> {
     let mut tls = tls.config()?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Target {
-        address: SocketAddr::from((Ipv4Addr::LOCALHOST, subject.port())),
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, system.port())),
         from: SocketAddr::from(([127, 0, 0, host], 0)),
         tls: Arc::new(tls),
         is_over: Arc::default(),

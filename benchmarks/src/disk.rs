@@ -11,7 +11,7 @@ use serde_json::json;
 use super::load::{Ask, Job, MERGE, Session, series};
 use super::options::Scale;
 use super::samples::{NODE_LEASES, NODES, heartbeat, lease, node};
-use super::subject::{Lab, Side, Subject};
+use super::system_under_test::{Environment, Side, SystemUnderTest};
 use super::table::{Table, Unit};
 
 /// A kubelet renews its lease this often, seconds.
@@ -34,11 +34,11 @@ enum Beats {
 const POOLS: [(usize, &str); 2] = [(100, "100"), (1000, "1,000")];
 
 /// All at the same time, as two minutes are long: what a process writes does not depend on its neighbours.
-pub(super) async fn measure(lab: &Lab, sides: &[Side], scale: Scale, table: &mut Table) -> Result<()> {
+pub(super) async fn measure(environment: &Environment, sides: &[Side], scale: Scale, table: &mut Table) -> Result<()> {
     let pools = sides.iter().flat_map(|side| POOLS.map(|pool| (*side, pool)));
     let pool = async |(side, (nodes, text)): (Side, (usize, &'static str))| {
-        let subject = Subject::start(lab, side).await?;
-        let written = beat(&subject, nodes, scale).await;
+        let system = SystemUnderTest::start(environment, side).await?;
+        let written = beat(&system, nodes, scale).await;
         Ok::<_, anyhow::Error>((side, text, written.with_context(|| format!("{text} nodes of {side}"))?))
     };
     let measured = futures_util::future::try_join_all(pools.map(pool)).await?;
@@ -56,8 +56,8 @@ pub(super) async fn measure(lab: &Lab, sides: &[Side], scale: Scale, table: &mut
 }
 
 /// Megabytes per hour for each kind of beats.
-async fn beat(subject: &Subject, nodes: usize, scale: Scale) -> Result<Vec<(&'static str, f64)>> {
-    let sessions: Vec<Session> = (0..2).map(|_| subject.session()).collect::<Result<_>>()?;
+async fn beat(system: &SystemUnderTest, nodes: usize, scale: Scale) -> Result<Vec<(&'static str, f64)>> {
+    let sessions: Vec<Session> = (0..2).map(|_| system.session()).collect::<Result<_>>()?;
     let seconds = scale.of(SECONDS);
     for at in 0..nodes {
         create(&sessions[0], at).await?;
@@ -68,7 +68,7 @@ async fn beat(subject: &Subject, nodes: usize, scale: Scale) -> Result<Vec<(&'st
         (Beats::Leases, "leases"),
         (Beats::LeasesAndStatus, "leases and node status"),
     ] {
-        let before = subject.usage()?.written;
+        let before = system.usage()?.written;
         let mut second = tokio::time::interval(Duration::from_secs(1));
         for now in began..began + seconds {
             second.tick().await;
@@ -77,7 +77,7 @@ async fn beat(subject: &Subject, nodes: usize, scale: Scale) -> Result<Vec<(&'st
         }
         second.tick().await;
         began += seconds;
-        let written = subject.usage()?.written - before;
+        let written = system.usage()?.written - before;
         measured.push((what, written as f64 / 1e6 * 3600.0 / seconds as f64));
     }
     Ok(measured)

@@ -1,5 +1,5 @@
 //! Renewals and reads of node leases (rows 7, 8). Renewals are not durable here: by design they live in memory until a clean
-//! stop, at the peer each is an etcd write.
+//! stop, at the baseline each is an etcd write.
 
 use anyhow::Result;
 use http::Method;
@@ -9,23 +9,23 @@ use yurt_workspace::Stopwatch;
 use super::load::{Ask, JSON, Job, Session, quantile, series};
 use super::options::Scale;
 use super::samples::{NODE_LEASES, lease};
-use super::subject::Subject;
+use super::system_under_test::SystemUnderTest;
 use super::table::{Notes, Unit};
 
 const LEASES: usize = 100;
 const SERIAL: usize = 2000;
 const PARALLEL: usize = 20_000;
 
-pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    let sessions: Vec<Session> = (0..4).map(|_| subject.session()).collect::<Result<_>>()?;
+pub(super) async fn measure(system: SystemUnderTest, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let sessions: Vec<Session> = (0..4).map(|_| system.session()).collect::<Result<_>>()?;
     for at in 0..LEASES {
         let object = lease(&name(at), 0, None).to_string();
         sessions[0].send(Ask::new(Method::POST, NODE_LEASES, object)).await?;
     }
-    serial(&subject, &sessions[0], scale.of(SERIAL), notes).await?;
+    serial(&system, &sessions[0], scale.of(SERIAL), notes).await?;
     // Patches need no resourceVersion, so that requests can overlap.
     let total = scale.of(PARALLEL);
-    let (before, watch) = (subject.usage()?.cpu, Stopwatch::start());
+    let (before, watch) = (system.usage()?.cpu, Stopwatch::start());
     series(&sessions, 8, total, |at| Job {
         method: Method::PATCH,
         path: format!("{NODE_LEASES}/{}", name(at % LEASES)),
@@ -34,14 +34,14 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
     })
     .await?;
     let took = watch.elapsed().as_secs_f64();
-    per_operation(notes, "7", "lease renewal, 32 at a time, CPU", &subject, before, total)?;
+    per_operation(notes, "7", "lease renewal, 32 at a time, CPU", &system, before, total)?;
     notes.add(
         "7",
         "lease renewals per second, client on the same cores",
         Unit::PerSecond,
         total as f64 / took,
     );
-    let before = subject.usage()?.cpu;
+    let before = system.usage()?.cpu;
     let watch = Stopwatch::start();
     series(&sessions, 8, total, |at| Job {
         method: Method::GET,
@@ -51,16 +51,16 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
     })
     .await?;
     let took = watch.elapsed().as_secs_f64();
-    per_operation(notes, "8", "GET of a lease, CPU", &subject, before, total)?;
+    per_operation(notes, "8", "GET of a lease, CPU", &system, before, total)?;
     notes.add("8", "GETs of a lease per second", Unit::PerSecond, total as f64 / took);
     Ok(())
 }
 
 /// One after the other with the last resourceVersion, as a kubelet does.
-async fn serial(subject: &Subject, session: &Session, total: usize, notes: &mut Notes<'_>) -> Result<()> {
+async fn serial(system: &SystemUnderTest, session: &Session, total: usize, notes: &mut Notes<'_>) -> Result<()> {
     let path = format!("{NODE_LEASES}/{}", name(0));
     let mut held: Value = serde_json::from_slice(&session.send(Ask::new(Method::GET, &path, Vec::new())).await?)?;
-    let before = subject.usage()?.cpu;
+    let before = system.usage()?.cpu;
     let mut took = Vec::new();
     for at in 0..total {
         let rv = held["metadata"]["resourceVersion"].as_str();
@@ -71,7 +71,7 @@ async fn serial(subject: &Subject, session: &Session, total: usize, notes: &mut 
         held = serde_json::from_slice(&answer)?;
     }
     took.sort_unstable();
-    per_operation(notes, "7", "lease renewal, one at a time, CPU", subject, before, total)?;
+    per_operation(notes, "7", "lease renewal, one at a time, CPU", system, before, total)?;
     notes.add(
         "7",
         "lease renewal, one at a time, p50",
@@ -97,11 +97,11 @@ pub(super) fn per_operation(
     notes: &mut Notes<'_>,
     row: &'static str,
     what: &str,
-    subject: &Subject,
+    system: &SystemUnderTest,
     before: std::time::Duration,
     operations: usize,
 ) -> Result<()> {
-    let cpu = subject.usage()?.cpu.saturating_sub(before);
+    let cpu = system.usage()?.cpu.saturating_sub(before);
     notes.add(row, what, Unit::Micros, cpu.as_secs_f64() * 1e6 / operations as f64);
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::load::{Ask, JSON, Job, PROTOBUF, Session, series};
 use super::memory::mib;
 use super::options::Scale;
 use super::samples::{ALL_SLICES, SLICES, slice};
-use super::subject::Subject;
+use super::system_under_test::SystemUnderTest;
 use super::table::{Notes, Unit};
 use super::usage;
 
@@ -17,8 +17,8 @@ const SLICE_COUNT: usize = 1000;
 const LISTS: usize = 20;
 const CONCURRENT: usize = 8;
 
-pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    let sessions: Vec<Session> = (0..CONCURRENT).map(|_| subject.session()).collect::<Result<_>>()?;
+pub(super) async fn measure(system: SystemUnderTest, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let sessions: Vec<Session> = (0..CONCURRENT).map(|_| system.session()).collect::<Result<_>>()?;
     series(&sessions, 1, scale.of(SLICE_COUNT), |at| Job {
         method: Method::POST,
         path: SLICES.to_owned(),
@@ -33,7 +33,7 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
     ];
     for (name, accept, gzip) in formats {
         list(&sessions[0], accept, gzip).await?;
-        let before = subject.usage()?.cpu;
+        let before = system.usage()?.cpu;
         let mut bytes = 0;
         for _ in 0..LISTS {
             bytes = list(&sessions[0], accept, gzip).await?;
@@ -42,18 +42,18 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
             notes,
             "10",
             &format!("LIST 1,000 slices × 100 endpoints, {name}, CPU"),
-            &subject,
+            &system,
             before,
             LISTS,
         )?;
         notes.add("10", &format!("bytes of that answer, {name}"), Unit::Mib, mib(bytes));
     }
-    let rss = subject.usage()?.rss;
-    usage::reset_peak(subject.pid()?)?;
+    let rss = system.usage()?.rss;
+    usage::reset_peak(system.pid()?)?;
     for _ in 0..3 {
         futures_util::future::try_join_all(sessions.iter().map(|session| list(session, JSON, false))).await?;
     }
-    let grown = usage::peak(subject.pid()?)?.saturating_sub(rss);
+    let grown = usage::peak(system.pid()?)?.saturating_sub(rss);
     notes.add(
         "11",
         "8 JSON LISTs of it at a time, RSS peak above idle",

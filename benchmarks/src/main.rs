@@ -1,13 +1,14 @@
 //! Measurements: `cargo xtask bench`, `bench-pool`, `soak` and `scale` are subcommands of this program.
 //!
 //! Reading order: [`servers`] (one coordinator and one kube-apiserver under the same load, side by side) with
-//! [`subject`] (the measured server), [`usage`] (its resources), [`load`] (the client), and one file per group of rows:
-//! [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`companions`], [`disk`]; [`attacks`] has a table of its
-//! own. [`pool`] measures a pool of several processes. [`table`] prints, [`origin`] names the measured tree.
+//! [`system`] (the measured server), [`usage`] (its resources), [`load`] (the client), and one file per group of rows:
+//! [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`background_clients`], [`disk`]; [`attacks`] has a table of its
+//! own. [`pool`] measures a pool of several processes. [`table`] prints, [`build_info`] names the measured tree.
 #![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
 mod attacks;
-mod companions;
+mod background_clients;
+mod build_info;
 mod disk;
 mod leases;
 mod lists;
@@ -15,11 +16,10 @@ mod load;
 mod memory;
 mod objects;
 mod options;
-mod origin;
 mod pool;
 mod samples;
 mod servers;
-mod subject;
+mod system_under_test;
 mod table;
 mod usage;
 mod watches;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::load::{Ask, JSON, Job, MERGE, series};
 use super::options::Scale;
 use super::samples::{ACCOUNTS, NODES, PODS, node, pod};
-use super::subject::Subject;
+use super::system_under_test::SystemUnderTest;
 use super::table::{Notes, Unit};
 
 const NODE_COUNT: usize = 500;
@@ -19,16 +19,11 @@ const PATCHES: usize = 20_000;
 /// Idle time before memory is read.
 const SETTLE: Duration = Duration::from_secs(5);
 
-pub(super) async fn measure(mut subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    notes.add(
-        "12",
-        "exec to /readyz, empty",
-        Unit::Millis,
-        millis(subject.ready_after),
-    );
-    read(&subject, notes, "1", "idle").await?;
+pub(super) async fn measure(mut system: SystemUnderTest, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    notes.add("12", "exec to /readyz, empty", Unit::Millis, millis(system.ready_after));
+    read(&system, notes, "1", "idle").await?;
     let (nodes, pods) = (scale.of(NODE_COUNT), scale.of(POD_COUNT));
-    let sessions = [subject.session()?, subject.session()?];
+    let sessions = [system.session()?, system.session()?];
     let create = |path: &str, object: Value| Job {
         method: Method::POST,
         path: path.to_owned(),
@@ -46,8 +41,8 @@ pub(super) async fn measure(mut subject: Subject, scale: Scale, notes: &mut Note
         create(PODS, pod(&format!("pod-{at:04}"), OBJECT_BYTES))
     })
     .await?;
-    read(&subject, notes, "2", "500 nodes and 1,000 pods of 7 KB").await?;
-    let before = subject.usage()?.cpu;
+    read(&system, notes, "2", "500 nodes and 1,000 pods of 7 KB").await?;
+    let before = system.usage()?.cpu;
     let patches = scale.of(PATCHES);
     series(&sessions, 2, patches, |at| Job {
         method: Method::PATCH,
@@ -58,23 +53,23 @@ pub(super) async fn measure(mut subject: Subject, scale: Scale, notes: &mut Note
             .into(),
     })
     .await?;
-    let cpu = (subject.usage()?.cpu - before).as_secs_f64() * 1e6 / patches as f64;
+    let cpu = (system.usage()?.cpu - before).as_secs_f64() * 1e6 / patches as f64;
     notes.add("9", "merge patch of a 7 KB pod, CPU", Unit::Micros, cpu);
-    read(&subject, notes, "3", "the same after 20,000 merge patches").await?;
+    read(&system, notes, "3", "the same after 20,000 merge patches").await?;
     drop(sessions);
-    subject.restart().await?;
+    system.restart().await?;
     notes.add(
         "12",
         "exec to /readyz, 1,500 objects",
         Unit::Millis,
-        millis(subject.ready_after),
+        millis(system.ready_after),
     );
     Ok(())
 }
 
-async fn read(subject: &Subject, notes: &mut Notes<'_>, row: &'static str, what: &str) -> Result<()> {
+async fn read(system: &SystemUnderTest, notes: &mut Notes<'_>, row: &'static str, what: &str) -> Result<()> {
     tokio::time::sleep(SETTLE).await;
-    let usage = subject.usage()?;
+    let usage = system.usage()?;
     notes.add(row, &format!("RSS, {what}"), Unit::Mib, mib(usage.rss));
     notes.add(row, &format!("PSS, {what}"), Unit::Mib, mib(usage.pss));
     if usage.store_rss > 0 {

@@ -7,16 +7,16 @@ use super::leases::per_operation;
 use super::load::{Ask, JSON, Job, Session, quantile, series};
 use super::options::Scale;
 use super::samples::{CONFIG_MAPS, SLICES, config_map, slice};
-use super::subject::Subject;
+use super::system_under_test::SystemUnderTest;
 use super::table::{Notes, Unit};
 
 const CREATES: usize = 2000;
 const UPDATES: usize = 1000;
 
-pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    let sessions: Vec<Session> = (0..2).map(|_| subject.session()).collect::<Result<_>>()?;
+pub(super) async fn measure(system: SystemUnderTest, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let sessions: Vec<Session> = (0..2).map(|_| system.session()).collect::<Result<_>>()?;
     let total = scale.of(CREATES);
-    let before = subject.usage()?.cpu;
+    let before = system.usage()?.cpu;
     let took = series(&sessions, 4, total, |at| Job {
         method: Method::POST,
         path: SLICES.to_owned(),
@@ -28,7 +28,7 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
         notes,
         "9",
         "create EndpointSlice (100 endpoints), CPU",
-        &subject,
+        &system,
         before,
         total,
     )?;
@@ -47,7 +47,7 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
         ))
         .await?;
     let total = scale.of(UPDATES);
-    let before = subject.usage()?.cpu;
+    let before = system.usage()?.cpu;
     let took = series(session, 1, total, |at| Job {
         method: Method::PUT,
         path: format!("{CONFIG_MAPS}/durable"),
@@ -59,7 +59,7 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
         notes,
         "9",
         "durable update of a small object, CPU",
-        &subject,
+        &system,
         before,
         total,
     )?;

@@ -9,8 +9,8 @@ use yurt_workspace::programs::{self, Profile};
 #[derive(clap::Args)]
 pub(super) struct Common {
     /// Leave kube-apiserver out: no ratios, less time, no Go
-    #[arg(long)]
-    pub(super) skip_peer: bool,
+    #[arg(long, alias = "skip-peer")]
+    pub(super) skip_baseline: bool,
     #[command(flatten)]
     pub(super) programs: Programs,
     /// Write the table, as Markdown, between the markers of this file too; with groups, its other rows stay
@@ -44,7 +44,7 @@ impl Scale {
 impl Common {
     /// Builds whatever takes part; the folder of our programs.
     pub(super) fn build(&self) -> Result<PathBuf> {
-        if !self.skip_peer {
+        if !self.skip_baseline {
             programs::build_kubernetes()?;
         }
         self.programs.build()

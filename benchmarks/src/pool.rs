@@ -1,14 +1,14 @@
 //! `cargo xtask bench-pool`: a pool of real processes under leader loss, events and slow links (rows 15 to 22 of the targets).
 //!
-//! Reading order: [`field`] (what is started), [`election`] (a leader goes: rows 15, 16, 22), [`data`] (memory, events, start:
-//! rows 17, 18, 19), [`bytes`] (what the cloud sends: row 20), [`slow`] (a thin link: row 21), [`peer`] (kube-apiserver on etcd as the pool's server),
+//! Reading order: [`fixture`] (what is started), [`election`] (a leader goes: rows 15, 16, 22), [`data`] (memory, events, start:
+//! rows 17, 18, 19), [`bytes`] (what the cloud sends: row 20), [`slow`] (a thin link: row 21), [`baseline`] (kube-apiserver on etcd as the pool's server),
 //! [`soak`] (`cargo xtask soak`: does anything grow), [`scale`] (`cargo xtask scale`: a pool of 1,000 hubs).
 
+mod baseline;
 mod bytes;
 mod data;
 mod election;
-mod field;
-mod peer;
+mod fixture;
 pub(crate) mod scale;
 mod slow;
 pub(crate) mod soak;
@@ -16,9 +16,9 @@ pub(crate) mod soak;
 use anyhow::{Result, ensure};
 use yurt_workspace::Stopwatch;
 
+use super::build_info;
 use super::options::Common;
-use super::origin;
-use super::subject::{Lab, Side};
+use super::system_under_test::{Environment, Side};
 use super::table::Table;
 
 /// Arguments of `cargo xtask bench-pool`.
@@ -52,11 +52,11 @@ const ALL: [Group; 4] = [Group::Election, Group::Data, Group::Bytes, Group::Slow
 /// Names the groups that could not be measured to the end, after everything else was.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = args.common.build()?;
-    let what = origin::of(&args.groups, &args.common, false)?;
+    let what = build_info::of(&args.groups, &args.common, false)?;
     let runtime = yurt_testbed::runtime()?;
     runtime.block_on(async {
         let dir = yurt_testbed::folder("bench-pool", false)?;
-        let lab = Lab::new(dir.path(), bin_dir, yurt_runtime::TaskGroup::new());
+        let environment = Environment::new(dir.path(), bin_dir, yurt_runtime::TaskGroup::new());
         let groups = if args.groups.is_empty() {
             ALL.to_vec()
         } else {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut failed = Vec::new();
         for group in groups {
             let watch = Stopwatch::start();
-            match measure(group, &lab, args, &mut table).await {
+            match measure(group, &environment, args, &mut table).await {
                 Ok(()) => println!("   {group:?}: {watch}"),
                 Err(error) => failed.push(format!("{group:?}: {error:#}")),
             }
@@ -80,18 +80,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-async fn measure(group: Group, lab: &Lab, args: &Args, table: &mut Table) -> Result<()> {
-    let real = !args.common.skip_peer;
+async fn measure(group: Group, environment: &Environment, args: &Args, table: &mut Table) -> Result<()> {
+    let real = !args.common.skip_baseline;
     match group {
-        Group::Election => election::measure(lab, &mut table.of(Side::Ours)).await,
+        Group::Election => election::measure(environment, &mut table.of(Side::Ours)).await,
         Group::Data => {
-            data::measure(lab, real, &mut table.of(Side::Ours)).await?;
+            data::measure(environment, real, &mut table.of(Side::Ours)).await?;
             match real {
-                true => peer::measure(lab, &mut table.of(Side::Peer)).await,
+                true => baseline::measure(environment, &mut table.of(Side::Baseline)).await,
                 false => Ok(()),
             }
         }
-        Group::Bytes => bytes::measure(lab, &mut table.of(Side::Ours)).await,
-        Group::Slow => slow::measure(lab, real, &mut table.of(Side::Ours)).await,
+        Group::Bytes => bytes::measure(environment, &mut table.of(Side::Ours)).await,
+        Group::Slow => slow::measure(environment, real, &mut table.of(Side::Ours)).await,
     }
 }

@@ -10,10 +10,10 @@ use yurt_runtime::TaskGroup;
 use yurt_workspace::Stopwatch;
 
 use super::options::{Common, Scale};
-use super::subject::{Lab, Side, Subject};
+use super::system_under_test::{Environment, Side, SystemUnderTest};
 use super::table::Table;
 use super::watches::{self, Shape};
-use super::{attacks, companions, disk, leases, lists, memory, objects, origin};
+use super::{attacks, background_clients, build_info, disk, leases, lists, memory, objects};
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -42,7 +42,8 @@ enum Group {
     /// Watchers: memory, fan-out, latency
     Watches,
     /// One watcher beside some that never read, or reconnect all the time
-    Companions,
+    #[value(alias = "companions")]
+    BackgroundClients,
     /// Bytes written by heartbeats (minutes)
     Disk,
     /// A healthy client beside attackers; of the coordinator alone, and only when it is asked for
@@ -55,7 +56,7 @@ const ALL: [Group; 7] = [
     Group::Objects,
     Group::Lists,
     Group::Watches,
-    Group::Companions,
+    Group::BackgroundClients,
     Group::Disk,
 ];
 
@@ -76,13 +77,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         false => args.common.build()?,
     };
     raise_files()?;
-    let what = origin::of(&args.groups, &args.common, args.small)?;
+    let what = build_info::of(&args.groups, &args.common, args.small)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let dir = tempfile::Builder::new().prefix("yurt-bench-").tempdir()?;
-        let lab = Lab::new(dir.path(), bin_dir, TaskGroup::new());
+        let environment = Environment::new(dir.path(), bin_dir, TaskGroup::new());
         let mut table = Table::new(what);
-        let failed = measure_all(args, &lab, &mut table).await;
+        let failed = measure_all(args, &environment, &mut table).await;
         println!("\n{}", table.text());
         if let Some(file) = &args.common.update {
             table.update(file, !args.groups.is_empty())?;
@@ -113,17 +114,17 @@ fn raise_files() -> Result<()> {
 
 impl Args {
     fn is_of_ours_alone(&self) -> bool {
-        self.common.skip_peer || self.groups == [Group::Attacks]
+        self.common.skip_baseline || self.groups == [Group::Attacks]
     }
 }
 
 /// Measures all groups and returns those that failed.
-async fn measure_all(args: &Args, lab: &Lab, table: &mut Table) -> Vec<String> {
+async fn measure_all(args: &Args, environment: &Environment, table: &mut Table) -> Vec<String> {
     let groups: &[Group] = if args.groups.is_empty() { &ALL } else { &args.groups };
     let sides: &[Side] = if args.is_of_ours_alone() {
         &[Side::Ours]
     } else {
-        &[Side::Ours, Side::Peer]
+        &[Side::Ours, Side::Baseline]
     };
     let scale = Scale {
         divisor: if args.small { 10 } else { 1 },
@@ -137,7 +138,7 @@ async fn measure_all(args: &Args, lab: &Lab, table: &mut Table) -> Vec<String> {
         for turn in turns {
             let names: Vec<String> = turn.iter().map(Side::to_string).collect();
             let name = format!("{group:?} of {}", names.join(" and "));
-            if !measure_patiently(*group, lab, turn, scale, table, &name).await {
+            if !measure_patiently(*group, environment, turn, scale, table, &name).await {
                 failed.push(name);
             }
         }
@@ -148,7 +149,7 @@ async fn measure_all(args: &Args, lab: &Lab, table: &mut Table) -> Vec<String> {
 /// Whether it could be measured.
 async fn measure_patiently(
     group: Group,
-    lab: &Lab,
+    environment: &Environment,
     sides: &[Side],
     scale: Scale,
     table: &mut Table,
@@ -156,7 +157,7 @@ async fn measure_patiently(
 ) -> bool {
     for _ in 0..ATTEMPTS {
         let watch = Stopwatch::start();
-        let measured = tokio::time::timeout(GROUP_LIMIT, measure(group, lab, sides, scale, table)).await;
+        let measured = tokio::time::timeout(GROUP_LIMIT, measure(group, environment, sides, scale, table)).await;
         match measured.context("took too long").flatten() {
             Ok(()) => {
                 println!("   {name}: {watch}");
@@ -168,27 +169,33 @@ async fn measure_patiently(
     false
 }
 
-async fn measure(group: Group, lab: &Lab, sides: &[Side], scale: Scale, table: &mut Table) -> Result<()> {
+async fn measure(
+    group: Group,
+    environment: &Environment,
+    sides: &[Side],
+    scale: Scale,
+    table: &mut Table,
+) -> Result<()> {
     if group == Group::Disk {
-        return disk::measure(lab, sides, scale, table).await;
+        return disk::measure(environment, sides, scale, table).await;
     }
     for side in sides {
         if group == Group::Watches {
             for shape in [Shape::Own, Shape::Shared] {
-                let subject = Subject::start(lab, *side).await?;
-                watches::measure(subject, shape, scale, &mut table.of(*side)).await?;
+                let system = SystemUnderTest::start(environment, *side).await?;
+                watches::measure(system, shape, scale, &mut table.of(*side)).await?;
             }
             continue;
         }
-        let subject = Subject::start(lab, *side).await?;
+        let system = SystemUnderTest::start(environment, *side).await?;
         let mut notes = table.of(*side);
         match group {
-            Group::Memory => memory::measure(subject, scale, &mut notes).await?,
-            Group::Leases => leases::measure(subject, scale, &mut notes).await?,
-            Group::Objects => objects::measure(subject, scale, &mut notes).await?,
-            Group::Lists => lists::measure(subject, scale, &mut notes).await?,
-            Group::Companions => companions::measure(subject, scale, &mut notes).await?,
-            Group::Attacks if *side == Side::Ours => attacks::measure(subject, scale).await?,
+            Group::Memory => memory::measure(system, scale, &mut notes).await?,
+            Group::Leases => leases::measure(system, scale, &mut notes).await?,
+            Group::Objects => objects::measure(system, scale, &mut notes).await?,
+            Group::Lists => lists::measure(system, scale, &mut notes).await?,
+            Group::BackgroundClients => background_clients::measure(system, scale, &mut notes).await?,
+            Group::Attacks if *side == Side::Ours => attacks::measure(system, scale).await?,
             Group::Watches | Group::Disk | Group::Attacks => {}
         }
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::subject::Side;
+use super::system_under_test::Side;
 
 /// Unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ struct Row {
     what: String,
     unit: Unit,
     ours: Option<f64>,
-    peer: Option<f64>,
+    baseline: Option<f64>,
 }
 
 /// All figures.
 #[derive(Default)]
 pub(super) struct Table {
-    /// Subject of the measurement: "rows: the rest". May be empty.
-    origin: String,
+    /// Build that was measured: "rows: the rest". May be empty.
+    build_info: String,
     rows: Vec<Row>,
     kind: Kind,
 }
@@ -55,9 +55,9 @@ pub(super) struct Notes<'a> {
 
 impl Table {
     /// Without figures yet.
-    pub(super) fn new(origin: String) -> Self {
+    pub(super) fn new(build_info: String) -> Self {
         Self {
-            origin,
+            build_info,
             ..Self::default()
         }
     }
@@ -67,24 +67,24 @@ impl Table {
     }
 
     /// The figures of pools.
-    pub(super) fn of_pools(origin: String) -> Self {
+    pub(super) fn of_pools(build_info: String) -> Self {
         Self {
             kind: Kind::Pool,
-            ..Self::new(origin)
+            ..Self::new(build_info)
         }
     }
 
     /// Markdown.
     pub(super) fn text(&self) -> String {
-        self.markdown(&[&self.origin], self.rows.iter().map(Row::line).collect())
+        self.markdown(&[&self.build_info], self.rows.iter().map(Row::line).collect())
     }
 
-    fn markdown(&self, origins: &[&str], mut lines: Vec<String>) -> String {
+    fn markdown(&self, build_infos: &[&str], mut lines: Vec<String>) -> String {
         let header = self.kind.header();
         lines.sort_by_key(|line| number(line));
         lines.insert(0, format!("{header}\n|---|---|---|---|---|"));
-        let origins = origins.iter().filter(|origin| !origin.is_empty());
-        let head: String = origins.map(|origin| format!("{origin}\n\n")).collect();
+        let build_infos = build_infos.iter().filter(|build_info| !build_info.is_empty());
+        let head: String = build_infos.map(|build_info| format!("{build_info}\n\n")).collect();
         head + &lines.join("\n") + "\n"
     }
 
@@ -107,14 +107,14 @@ impl Table {
             .filter(|line| keep && number(line).is_some() && !is_measured(line));
         let lines = kept.map(str::to_owned).chain(self.rows.iter().map(Row::line));
         // Of two lines about the same rows, the later one is true.
-        let is_repeated = |line: &str| line.split(':').next() == self.origin.split(':').next();
-        let origins = old
+        let is_repeated = |line: &str| line.split(':').next() == self.build_info.split(':').next();
+        let build_infos = old
             .lines()
             .filter(|line| keep && !line.is_empty() && !line.starts_with('|') && !is_repeated(line));
-        let origins: Vec<&str> = origins.chain([self.origin.as_str()]).collect();
+        let build_infos: Vec<&str> = build_infos.chain([self.build_info.as_str()]).collect();
         Ok(format!(
             "{before}{begin}\n{}{end}{after}",
-            self.markdown(&origins, lines.collect())
+            self.markdown(&build_infos, lines.collect())
         ))
     }
 }
@@ -152,12 +152,19 @@ impl Row {
 
     fn line(&self) -> String {
         let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| self.unit.text(value));
-        let ratio = match (self.ours, self.peer) {
-            (Some(ours), Some(peer)) if ours > 0.0 && self.unit == Unit::PerSecond => format!("{:.1}x", ours / peer),
-            (Some(ours), Some(peer)) if ours > 0.0 => format!("{:.1}x", peer / ours),
+        let ratio = match (self.ours, self.baseline) {
+            (Some(ours), Some(baseline)) if ours > 0.0 && self.unit == Unit::PerSecond => {
+                format!("{:.1}x", ours / baseline)
+            }
+            (Some(ours), Some(baseline)) if ours > 0.0 => format!("{:.1}x", baseline / ours),
             _ => "–".to_owned(),
         };
-        format!("{} {} | {} | {ratio} |", self.head(), cell(self.ours), cell(self.peer))
+        format!(
+            "{} {} | {} | {ratio} |",
+            self.head(),
+            cell(self.ours),
+            cell(self.baseline)
+        )
     }
 }
 
@@ -177,14 +184,14 @@ impl Notes<'_> {
                 what: what.to_owned(),
                 unit,
                 ours: None,
-                peer: None,
+                baseline: None,
             });
             self.table.rows.len() - 1
         });
         let row = &mut self.table.rows[at];
         match self.side {
             Side::Ours => row.ours = Some(value),
-            Side::Peer => row.peer = Some(value),
+            Side::Baseline => row.baseline = Some(value),
         }
         println!("      {number:>3} {what}: {}", unit.text(value));
     }
@@ -216,9 +223,9 @@ mod tests {
     fn ratios_say_how_many_times_better() {
         let mut table = Table::default();
         table.of(Side::Ours).add("10", "time", Unit::Millis, 2.0);
-        table.of(Side::Peer).add("10", "time", Unit::Millis, 20.0);
+        table.of(Side::Baseline).add("10", "time", Unit::Millis, 20.0);
         table.of(Side::Ours).add("7", "rate", Unit::PerSecond, 30.0);
-        table.of(Side::Peer).add("7", "rate", Unit::PerSecond, 10.0);
+        table.of(Side::Baseline).add("7", "rate", Unit::PerSecond, 10.0);
         let text = table.text();
         let lines: Vec<&str> = text.lines().filter(|line| number(line).is_some()).collect();
         assert!(
@@ -248,8 +255,8 @@ mod tests {
                 "| 14 | written | 1.5 MB/h | – | – |"
             ]
         );
-        let origins = format!("{begin}\nAll rows: an old tree\n\nDisk: a new tree\n\n| row");
-        assert!(kept.contains(&origins), "{kept}");
+        let build_infos = format!("{begin}\nAll rows: an old tree\n\nDisk: a new tree\n\n| row");
+        assert!(kept.contains(&build_infos), "{kept}");
         let again = second.put_into(&kept, true).expect("markers");
         assert_eq!(again, kept, "what is measured again is said once");
         assert!(kept.starts_with("before\n") && kept.ends_with("\nafter\n"), "{kept}");

@@ -28,12 +28,12 @@ pub(super) fn usage(pid: u32) -> Result<Usage> {
     // The name, in parentheses, may hold anything; fields 14 and 15 are utime and stime.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
-    let kib = |file: &str, name: &str| Ok::<_, anyhow::Error>(field(&read(pid, file)?, name)? * 1024);
+    let kib = |file: &str, name: &str| Ok::<_, anyhow::Error>(fixture(&read(pid, file)?, name)? * 1024);
     Ok(Usage {
         cpu: Duration::from_secs_f64((ticks(11) + ticks(12)) / TICKS),
         rss: kib("status", "VmRSS:")?,
         pss: kib("smaps_rollup", "Pss:")?,
-        written: field(&read(pid, "io")?, "write_bytes:")?,
+        written: fixture(&read(pid, "io")?, "write_bytes:")?,
         store_rss: 0,
     })
 }
@@ -45,14 +45,14 @@ pub(super) fn reset_peak(pid: u32) -> Result<()> {
 
 /// The highest RSS since [`reset_peak`], in bytes.
 pub(super) fn peak(pid: u32) -> Result<u64> {
-    Ok(field(&read(pid, "status")?, "VmHWM:")? * 1024)
+    Ok(fixture(&read(pid, "status")?, "VmHWM:")? * 1024)
 }
 
 fn read(pid: u32, file: &str) -> Result<String> {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).with_context(|| format!("cannot read {file} of {pid}"))
 }
 
-fn field(text: &str, name: &str) -> Result<u64> {
+fn fixture(text: &str, name: &str) -> Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     number.with_context(|| format!("no {name}"))

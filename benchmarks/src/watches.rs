@@ -1,5 +1,5 @@
 //! Watchers: what one more costs, fan-out CPU, time to the last of them (rows 4, 5, 6, 13), first with a connection each, as
-//! hubs and informers have them, then with as many on a connection as the peer allows.
+//! hubs and informers have them, then with as many on a connection as the baseline allows.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::load::{Ask, JSON, MERGE, PROTOBUF, Session, Watchers, quantile};
 use super::memory::mib;
 use super::options::Scale;
 use super::samples::{CONFIG_MAPS, SLICES, config_map, slice};
-use super::subject::Subject;
+use super::system_under_test::SystemUnderTest;
 use super::table::{Notes, Unit};
 
 /// Watches on one connection: kube-apiserver allows a hundred streams.
@@ -30,8 +30,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Measures one shape: each on a server of its own, as memory that the other one needed would be used again.
-pub(super) async fn measure(subject: Subject, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    let admin = subject.session()?;
+pub(super) async fn measure(system: SystemUnderTest, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let admin = system.session()?;
     admin
         .send(Ask::new(
             Method::POST,
@@ -42,11 +42,11 @@ pub(super) async fn measure(subject: Subject, shape: Shape, scale: Scale, notes:
     admin
         .send(Ask::new(Method::POST, SLICES, slice("large", LARGE).to_string()))
         .await?;
-    one_more(&subject, shape, scale, notes).await?;
+    one_more(&system, shape, scale, notes).await?;
     for load in [Load::small(), Load::large()] {
-        fan_out(&subject, &admin, (load, shape), scale, notes).await?;
+        fan_out(&system, &admin, (load, shape), scale, notes).await?;
     }
-    many(&subject, &admin, shape, scale, notes).await
+    many(&system, &admin, shape, scale, notes).await
 }
 
 /// Connections of the watchers.
@@ -126,14 +126,14 @@ impl Load {
 }
 
 /// Memory of one more watch.
-async fn one_more(subject: &Subject, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+async fn one_more(system: &SystemUnderTest, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
     let (connections, streams) = match shape {
         Shape::Own => (scale.of(CONNECTIONS), 1),
         Shape::Shared => (shape.connections(scale.of(STREAMS)), PER_CONNECTION),
     };
-    let tasks = subject.setup.tasks.child();
+    let tasks = system.setup.tasks.child();
     let watchers = Watchers::default();
-    let sessions: Vec<Session> = (0..connections).map(|_| subject.session()).collect::<Result<_>>()?;
+    let sessions: Vec<Session> = (0..connections).map(|_| system.session()).collect::<Result<_>>()?;
     let path = Load::small().watch();
     if shape == Shape::Shared {
         // The connections are paid for before the extra streams are counted.
@@ -142,14 +142,14 @@ async fn one_more(subject: &Subject, shape: Shape, scale: Scale, notes: &mut Not
         }
     }
     tokio::time::sleep(SETTLE).await;
-    let before = subject.usage()?.rss;
+    let before = system.usage()?.rss;
     for session in &sessions {
         for _ in 0..streams {
             watchers.open(&tasks, session, &path, JSON).await?;
         }
     }
     tokio::time::sleep(SETTLE).await;
-    let grown = subject.usage()?.rss.saturating_sub(before) as f64;
+    let grown = system.usage()?.rss.saturating_sub(before) as f64;
     notes.add(
         "4",
         &format!("one more watch, {shape}: RSS"),
@@ -161,17 +161,17 @@ async fn one_more(subject: &Subject, shape: Shape, scale: Scale, notes: &mut Not
 }
 
 async fn fan_out(
-    subject: &Subject,
+    system: &SystemUnderTest,
     admin: &Session,
     (load, shape): (Load, Shape),
     scale: Scale,
     notes: &mut Notes<'_>,
 ) -> Result<()> {
-    let tasks = subject.setup.tasks.child();
+    let tasks = system.setup.tasks.child();
     let count = scale.of(FANOUT);
-    let (watchers, _sessions) = open(subject, &tasks, (load, shape), count).await?;
+    let (watchers, _sessions) = open(system, &tasks, (load, shape), count).await?;
     let start = watchers.events();
-    let before = subject.usage()?.cpu;
+    let before = system.usage()?.cpu;
     let mut took = Vec::new();
     for turn in 0..EVENTS {
         let watch = Stopwatch::start();
@@ -179,7 +179,7 @@ async fn fan_out(
         watchers.received(start + (count * (turn + 1)) as u64, PATIENCE).await?;
         took.push(watch.elapsed());
     }
-    let cpu = (subject.usage()?.cpu - before).as_secs_f64() * 1e6 / (count * EVENTS) as f64;
+    let cpu = (system.usage()?.cpu - before).as_secs_f64() * 1e6 / (count * EVENTS) as f64;
     took.sort_unstable();
     ensure!(watchers.ended() == 0, "{} watches ended", watchers.ended());
     let what = load.what;
@@ -206,10 +206,16 @@ async fn fan_out(
 }
 
 /// Memory with 5,000 watchers after 20 events of 20 KB.
-async fn many(subject: &Subject, admin: &Session, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    let tasks = subject.setup.tasks.child();
+async fn many(
+    system: &SystemUnderTest,
+    admin: &Session,
+    shape: Shape,
+    scale: Scale,
+    notes: &mut Notes<'_>,
+) -> Result<()> {
+    let tasks = system.setup.tasks.child();
     let (load, count) = (Load::large(), scale.of(MANY));
-    let (watchers, _sessions) = open(subject, &tasks, (load, shape), count).await?;
+    let (watchers, _sessions) = open(system, &tasks, (load, shape), count).await?;
     let start = watchers.events();
     for turn in 0..20 {
         load.change(admin, 1000 + turn).await?;
@@ -219,7 +225,7 @@ async fn many(subject: &Subject, admin: &Session, shape: Shape, scale: Scale, no
         "5",
         &format!("RSS with 5,000 watchers, {shape}, after 20 events of 20 KB"),
         Unit::Mib,
-        mib(subject.usage()?.rss),
+        mib(system.usage()?.rss),
     );
     let _ = tasks.shutdown(SETTLE).await;
     Ok(())
@@ -227,14 +233,14 @@ async fn many(subject: &Subject, admin: &Session, shape: Shape, scale: Scale, no
 
 /// Opens `count` watches.
 async fn open(
-    subject: &Subject,
+    system: &SystemUnderTest,
     tasks: &yurt_runtime::TaskGroup,
     (load, shape): (Load, Shape),
     count: usize,
 ) -> Result<(Watchers, Vec<Session>)> {
     let watchers = Watchers::default();
     let sessions: Vec<Session> = (0..shape.connections(count))
-        .map(|_| subject.session())
+        .map(|_| system.session())
         .collect::<Result<_>>()?;
     let path = load.watch();
     for at in 0..count {

@@ -11,7 +11,7 @@ import (
 )
 
 // startLimit is the maximum start time of our binaries. It is far above the target, so that a busy machine does not
-// fail an unrelated test; the figures command measures the real value.
+// fail an unrelated test; `cargo xtask bench` measures the real value.
 const startLimit = 60 * time.Second
 
 // readyPoll is the polling interval for readiness.

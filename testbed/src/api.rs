@@ -1,4 +1,4 @@
-//! A small client of the Kubernetes API, limited to the needs of the lab.
+//! A small client of the Kubernetes API, limited to the needs of the testbed.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -55,7 +55,7 @@ pub enum Told<'a> {
 }
 
 /// Parameters of a client's watches.
-pub struct Habits {
+pub struct WatchOptions {
     /// Length of a watch until the server ends it, in seconds.
     pub watch_seconds: u32,
     /// While this is false, an open watch is not read.
@@ -66,14 +66,14 @@ pub struct Habits {
 struct Life<R> {
     api: Api,
     collection: &'static str,
-    habits: Habits,
+    options: WatchOptions,
     view: Arc<watch::Sender<View>>,
     record: R,
 }
 
 /// Disruptions of a client so far, to be compared later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Suffered {
+pub struct Disruptions {
     /// Lists the client needed.
     pub lists: u32,
     /// Watches the client opened.
@@ -98,11 +98,11 @@ impl Client {
         watch_seconds: u32,
         record: impl FnMut(Told<'_>) + Send + 'static,
     ) -> Self {
-        let habits = Habits {
+        let options = WatchOptions {
             watch_seconds,
             reads: watch::Sender::new(true).subscribe(),
         };
-        Self::with_habits(tasks, api, collection, habits, record)
+        Self::with_habits(tasks, api, collection, options, record)
     }
 
     /// As [`Self::recording`], for a client that may be slow.
@@ -110,14 +110,14 @@ impl Client {
         tasks: &TaskGroup,
         api: Api,
         collection: &'static str,
-        habits: Habits,
+        options: WatchOptions,
         record: impl FnMut(Told<'_>) + Send + 'static,
     ) -> Self {
         let view = Arc::new(watch::Sender::new(View::default()));
         let mut life = Life {
             api,
             collection,
-            habits,
+            options,
             view: Arc::clone(&view),
             record,
         };
@@ -144,9 +144,9 @@ impl Client {
     }
 
     /// Disruptions so far.
-    pub fn suffered(&self) -> Suffered {
+    pub fn disruptions(&self) -> Disruptions {
         let view = self.view.borrow();
-        Suffered {
+        Disruptions {
             lists: view.lists,
             streams: view.streams,
             deleted: view.deleted.len(),
@@ -154,9 +154,9 @@ impl Client {
     }
 }
 
-// === impl Suffered ===
+// === impl Disruptions ===
 
-impl Suffered {
+impl Disruptions {
     /// Sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -213,7 +213,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
         let position = self.view.borrow().position;
         let query = format!(
             "watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
-            self.habits.watch_seconds
+            self.options.watch_seconds
         );
         let response = self.api.stream(&format!("{}?{query}", self.collection)).await?;
         match response.status().as_u16() {
@@ -247,7 +247,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
 
     async fn next_frame(&mut self, body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {
         // Its sender may be gone; the last value stays in force.
-        let _ = self.habits.reads.wait_for(|reads| *reads).await;
+        let _ = self.options.reads.wait_for(|reads| *reads).await;
         body.frame().await
     }
 }

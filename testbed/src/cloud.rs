@@ -1,15 +1,15 @@
-//! The cloud of the lab: a second coordinator in its role, a real kube-apiserver, or a cluster of the user's.
+//! The cloud of the testbed: a second coordinator in its role, a real kube-apiserver, or a cluster of the user's.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::front::Front;
+use super::read_only_proxy::ReadOnlyProxy;
 use super::sample;
 use crate::api::{Api, refusal};
 use crate::net::Place;
-use crate::program::{Program, Seat};
+use crate::program::{ManagedProcess, Program};
 use crate::{Setup, coordinator_launch, manifests, ready, real};
 
 /// Kind of cloud.
@@ -33,7 +33,7 @@ pub struct Cloud {
     /// True if the story may change objects: never in a cluster of the user's.
     pub writable: bool,
     /// The server; killed when dropped, before the rest.
-    pub seat: Seat,
+    pub process: ManagedProcess,
     /// Folder of all its data; `None` unless it is one of our programs.
     pub data: Option<PathBuf>,
     _behind: Vec<Program>,
@@ -46,7 +46,7 @@ impl Cloud {
     pub async fn start(setup: &Setup, choice: &Choice) -> Result<Self> {
         match choice {
             Choice::Demo => {
-                let (port, seat) = standalone(setup, "cloud").await?;
+                let (port, process) = standalone(setup, "cloud").await?;
                 let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
                 load_sample(&api, |_| true).await?;
                 let title = "yurt-coordinator --profile standalone".to_owned();
@@ -55,7 +55,7 @@ impl Cloud {
                     api,
                     title,
                     writable: true,
-                    seat,
+                    process,
                     data: Some(setup.dir.join("cloud.data")),
                     _behind: Vec::new(),
                 })
@@ -69,24 +69,24 @@ impl Cloud {
                     api: real.api,
                     title,
                     writable: true,
-                    seat: real.apiserver,
+                    process: real.apiserver,
                     data: None,
                     _behind: vec![real.etcd],
                 })
             }
             Choice::Kubeconfig(path) => {
-                let (overlay_port, seat) = standalone(setup, "overlay").await?;
+                let (overlay_port, process) = standalone(setup, "overlay").await?;
                 let overlay = Api::https(overlay_port, setup.identities.ca_pem(), &setup.identities.admin)?;
                 load_sample(&overlay, |kind| kind == "Node").await?;
-                let front = Front::start(setup, path, overlay_port).await?;
-                let api = Api::https(front.port, setup.identities.ca_pem(), &setup.identities.admin)?;
-                let title = format!("your cluster {}, read only", front.server);
+                let proxy = ReadOnlyProxy::start(setup, path, overlay_port).await?;
+                let api = Api::https(proxy.port, setup.identities.ca_pem(), &setup.identities.admin)?;
+                let title = format!("your cluster {}, read only", proxy.server);
                 Ok(Self {
-                    port: front.port,
+                    port: proxy.port,
                     api,
                     title,
                     writable: false,
-                    seat,
+                    process,
                     data: None,
                     _behind: Vec::new(),
                 })
@@ -101,14 +101,14 @@ impl Cloud {
 }
 
 /// A coordinator that is a small control plane of its own.
-async fn standalone(setup: &Setup, name: &str) -> Result<(u16, Seat)> {
+async fn standalone(setup: &Setup, name: &str) -> Result<(u16, ManagedProcess)> {
     let (port, launch) = coordinator_launch(setup, Place::Cloud, name)?;
     let roles = manifests::write(&setup.dir)?;
     let launch = launch.flag("profile", "standalone").flag("rbac-path", roles.display());
-    let mut seat = Seat::new(launch);
+    let mut process = ManagedProcess::new(launch);
     let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
-    ready(seat.start()?, &api, "the cloud").await?;
-    Ok((port, seat))
+    ready(process.start()?, &api, "the cloud").await?;
+    Ok((port, process))
 }
 
 /// Creates the sample objects of the wanted kinds; existing ones stay.

@@ -1,5 +1,5 @@
 //! A small disk under a program's data, which can be filled and broken: a tmpfs, behind a FUSE file system
-//! ([`super::faulty`]), where this machine permits mounts.
+//! ([`super::fault_fs`]), where this machine permits mounts.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::faulty::{Faulty, Health};
+use super::fault_fs::{FaultFs, Health};
 
 /// Options of the tmpfs: its size is several times that of a store after a run.
 const OPTIONS: &str = "size=64m,mode=0700";
@@ -22,7 +22,7 @@ pub struct Disk {
     place: PathBuf,
     /// Path of the tmpfs: the place itself, or the folder behind the file system there.
     behind: PathBuf,
-    front: Option<Faulty>,
+    fault_fs: Option<FaultFs>,
 }
 
 // === impl Disk ===
@@ -40,27 +40,31 @@ impl Disk {
         if !mount_tmpfs(&behind) {
             return Ok(None);
         }
-        let front = Faulty::mount(place, &behind)?;
-        if front.is_none() && !mount_tmpfs(place) {
+        let fault_fs = FaultFs::mount(place, &behind)?;
+        if fault_fs.is_none() && !mount_tmpfs(place) {
             return Ok(None);
         }
-        let behind = if front.is_some() { behind } else { place.to_path_buf() };
+        let behind = if fault_fs.is_some() {
+            behind
+        } else {
+            place.to_path_buf()
+        };
         Ok(Some(Self {
             place: place.to_path_buf(),
             behind,
-            front,
+            fault_fs,
         }))
     }
 
     /// True if it can be broken.
     pub fn is_breakable(&self) -> bool {
-        self.front.is_some()
+        self.fault_fs.is_some()
     }
 
     /// Makes all reads, writes and syncs work, stall or fail from now on.
     pub fn set(&self, health: Health) {
-        if let Some(front) = &self.front {
-            front.set(health);
+        if let Some(fault_fs) = &self.fault_fs {
+            fault_fs.set(health);
         }
     }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 use super::identities::Issue;
-use super::program::{Launch, Seat};
-use super::until::until;
+use super::program::{Launch, ManagedProcess};
+use super::wait_for::wait_for;
 use super::{START_LIMIT, Setup, ports, real};
 
 /// The members.
@@ -22,7 +22,7 @@ pub struct Etcd {
 /// One of them.
 pub struct Member {
     /// Its process.
-    pub seat: Seat,
+    pub process: ManagedProcess,
     api: Api,
 }
 
@@ -75,17 +75,17 @@ impl Etcd {
                     .flag(&format!("{side}-key-file"), pem.display());
             }
             let api = Api::https(*port, setup.identities.ca_pem(), &setup.identities.admin)?;
-            let mut seat = Seat::new(launch);
-            seat.start()?;
-            members.push(Member { seat, api });
+            let mut process = ManagedProcess::new(launch);
+            process.start()?;
+            members.push(Member { process, api });
         }
-        for Member { seat, api } in &mut members {
-            let program = seat.program()?;
+        for Member { process, api } in &mut members {
+            let program = process.program()?;
             let healthy = async || {
                 program.must_run()?;
                 api.ping("/health").await
             };
-            until(START_LIMIT, "a member of etcd is healthy", healthy).await?;
+            wait_for(START_LIMIT, "a member of etcd is healthy", healthy).await?;
         }
         let servers: Vec<&str> = urls.iter().map(|(_, _, client, _)| client.as_str()).collect();
         let flags = [
@@ -107,9 +107,9 @@ impl Etcd {
     pub async fn leader(&self) -> Option<usize> {
         let mut leader = None;
         let mut ids = Vec::new();
-        for Member { seat, api } in &self.members {
+        for Member { process, api } in &self.members {
             let status = async { api.create("/v3/maintenance/status", &json!({})).await.ok() };
-            let status = match seat.runs() {
+            let status = match process.runs() {
                 true => tokio::time::timeout(ASK_LIMIT, status).await.ok().flatten(),
                 false => None,
             };
@@ -128,7 +128,7 @@ impl Etcd {
     /// When no member did it.
     pub async fn compact(&self) -> Result<()> {
         let mut outcome = Err(anyhow::anyhow!("no member runs"));
-        for member in self.members.iter().filter(|member| member.seat.runs()) {
+        for member in self.members.iter().filter(|member| member.process.runs()) {
             outcome = tokio::time::timeout(ASK_LIMIT, member.compact())
                 .await
                 .context("no answer")
@@ -144,7 +144,7 @@ impl Etcd {
     /// When a member ended by itself.
     pub fn must_run(&mut self) -> Result<()> {
         let mut members = self.members.iter_mut();
-        members.try_for_each(|member| member.seat.program()?.must_run())
+        members.try_for_each(|member| member.process.program()?.must_run())
     }
 }
 

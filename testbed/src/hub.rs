@@ -8,16 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::client::{Client, Suffered};
+use super::client::{Client, Disruptions};
 use super::cloud::Cloud;
 use super::kubelet::Kubelet;
 use super::link::Link;
 use super::sample;
 use crate::api::Api;
 use crate::identities::{Identities, Issue};
-use crate::net::door;
-use crate::program::{Launch, Seat};
-use crate::until::until;
+use crate::net::port_forward;
+use crate::program::{Launch, ManagedProcess};
+use crate::wait_for::wait_for;
 use crate::{START_LIMIT, Setup, ports};
 
 /// The shared collections, as a client asks for them.
@@ -53,7 +53,7 @@ pub struct Hub {
     /// Port of health, metrics and state.
     pub health_port: u16,
     /// Its process.
-    pub seat: Seat,
+    pub process: ManagedProcess,
     /// Folder of its persistent data.
     pub cache: PathBuf,
     /// Sender of the node's heartbeats, once started.
@@ -126,7 +126,7 @@ impl Hub {
             Some(net) => {
                 let site = net.hub(cloud.port, *coordinators.first().context("a pool has a coordinator")?)?;
                 for port in [proxy_port, health_port] {
-                    door::open(&setup.tasks, &site.namespace, port)?;
+                    port_forward::open(&setup.tasks, &site.namespace, port)?;
                 }
                 (launch.within(&site.namespace), site.cloud, site.pool)
             }
@@ -165,7 +165,7 @@ impl Hub {
             proxy_port,
             health: Api::plain(health_port, "demo")?,
             health_port,
-            seat: Seat::new(election.flags(launch)),
+            process: ManagedProcess::new(election.flags(launch)),
             kubelet: None,
             users,
             clients: Vec::new(),
@@ -174,18 +174,22 @@ impl Hub {
 
     /// Starts the process without waiting for it.
     pub fn start(&mut self) -> Result<()> {
-        self.seat.start().map(drop)
+        self.process.start().map(drop)
     }
 
     /// Waits until the hub reports that it is healthy.
     pub async fn healthy(&mut self) -> Result<Duration> {
-        let Self { seat, health, node, .. } = self;
-        let program = seat.program()?;
+        let Self {
+            process, health, node, ..
+        } = self;
+        let program = process.program()?;
         let healthz = async || {
             program.must_run()?;
             health.ping("/v1/healthz").await
         };
-        Ok(until(START_LIMIT, &format!("hub {node} is healthy"), healthz).await?.1)
+        Ok(wait_for(START_LIMIT, &format!("hub {node} is healthy"), healthz)
+            .await?
+            .1)
     }
 
     /// Starts the sender of heartbeats.
@@ -223,11 +227,11 @@ impl Hub {
     }
 
     /// Disruptions of both clients so far.
-    pub fn suffered(&self) -> Suffered {
+    pub fn disruptions(&self) -> Disruptions {
         self.clients
             .iter()
-            .map(Client::suffered)
-            .fold(Suffered::default(), Suffered::plus)
+            .map(Client::disruptions)
+            .fold(Disruptions::default(), Disruptions::plus)
     }
 
     /// Reads `/debug/state.json`.

@@ -76,7 +76,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Writes a serving certificate for the loopback interface and the lab's own network; returns the files of certificate and key.
+    /// Writes a serving certificate for the loopback interface and the testbed's own network; returns the files of certificate and key.
     pub fn server(&self, name: &str) -> Result<(PathBuf, PathBuf)> {
         self.replace_server(name, Issue::Usual)
     }

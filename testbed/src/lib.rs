@@ -1,10 +1,10 @@
 //! A pool of real programs on this machine, for the demo, the chaos runs and the benchmarks: ours, and the real Kubernetes
 //! programs.
 //!
-//! A whole pool: [`stage`] (all of its programs), [`cloud`], [`etcd`], [`hub`], [`client`], [`kubelet`], [`link`],
-//! [`disk`], [`sample`] (the objects); on the loopback interface, or in network namespaces with cables between them
+//! A whole pool: [`pool`] (all of its programs), [`cloud`], [`etcd`], [`hub`], [`client`], [`kubelet`], [`link`],
+//! [`disk`], [`sample`] (the objects); on the loopback interface, or in network namespaces with virtual links between them
 //! ([`net`]). The tools: [`identities`] (one CA for all), [`program`] (a child process that is restarted), [`real`]
-//! (kube-apiserver on etcd), [`api`] (a small client), [`ports`], [`mod@until`] (bounded waiting). Program `demo` is the
+//! (kube-apiserver on etcd), [`api`] (a small client), [`ports`], [`mod@wait_for`] (bounded waiting). Program `demo` is the
 //! walkthrough.
 #![allow(clippy::print_stdout, reason = "a run prints where its files are")]
 
@@ -13,21 +13,21 @@ pub mod client;
 pub mod cloud;
 pub mod disk;
 pub mod etcd;
-pub mod faulty;
-mod front;
+pub mod fault_fs;
 pub mod hub;
 pub mod identities;
 pub mod kubelet;
 pub mod link;
 pub mod manifests;
 pub mod net;
+pub mod pool;
 pub mod ports;
 pub mod program;
+mod read_only_proxy;
 pub mod real;
 pub mod sample;
-pub mod stage;
 mod supervisor;
-pub mod until;
+pub mod wait_for;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ use api::Api;
 use identities::Identities;
 use net::{Net, Place};
 use program::{Launch, Program};
-use until::until;
+use wait_for::wait_for;
 
 /// Common parameters for starting a program.
 pub struct Setup {
@@ -90,7 +90,7 @@ impl Setup {
         let Some(net) = &self.net else {
             return Ok(launch.flag("bind-address", Ipv4Addr::LOCALHOST));
         };
-        net::door::open(&self.tasks, net.namespace(place), port)?;
+        net::port_forward::open(&self.tasks, net.namespace(place), port)?;
         let launch = launch.within(net.namespace(place));
         Ok(launch.flag("bind-address", Ipv4Addr::UNSPECIFIED))
     }
@@ -115,5 +115,5 @@ pub async fn ready(program: &mut Program, api: &Api, what: &str) -> Result<Durat
         program.must_run()?;
         api.ping("/readyz").await
     };
-    Ok(until(START_LIMIT, &format!("{what} is ready"), readyz).await?.1)
+    Ok(wait_for(START_LIMIT, &format!("{what} is ready"), readyz).await?.1)
 }

@@ -1,7 +1,7 @@
 //! A link between two programs that can be cut, silenced, slowed down or damaged, with counters on it.
 //!
 //! On the loopback interface it is a TCP proxy that forwards bytes without reading them, so TLS is end to end. Between
-//! network namespaces it is a cable that carries packets (`net.rs`), and only there they can be lost, doubled or
+//! network namespaces it is a virtual link that carries packets (`net.rs`), and only there they can be lost, doubled or
 //! reordered.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 
-use super::net::weather::Weather;
+use super::net::link_conditions::LinkConditions;
 
 /// Treatment of the bytes on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Counters {
 pub struct Traffic {
     /// Connections that reached the far end.
     pub connections: u64,
-    /// Bytes the far end sent, TLS included; for a cable: bytes that arrived, with headers of IP and TCP.
+    /// Bytes the far end sent, TLS included; for a virtual link: bytes that arrived, with headers of IP and TCP.
     pub bytes_from_cloud: u64,
 }
 
@@ -99,27 +99,34 @@ impl Mode {
         }
     }
 
-    /// The mode for packets. [`Mode::Cut`] is not weather: its packets are answered.
-    pub fn weather(self, way: Way) -> Weather {
-        let mut weather = Weather {
+    /// The mode for packets. [`Mode::Cut`] is no condition: its packets are answered.
+    pub fn conditions(self, way: Way) -> LinkConditions {
+        let mut conditions = LinkConditions {
             is_silent: self.holds(way),
             delay: self.delay(),
-            ..Weather::default()
+            ..LinkConditions::default()
         };
         match self {
-            Self::Slow(rate) => weather.rate = Some(rate),
-            Self::Damaged if way == Way::Answer => weather.damaged = 50,
-            Self::Lossy => weather.lost = 200,
-            Self::Reordered => weather.overtaken = 250,
-            Self::Doubled => weather.doubled = 300,
-            Self::Jittery => (weather.delay, weather.jitter) = (Duration::from_millis(50), Duration::from_millis(300)),
+            Self::Slow(rate) => conditions.rate = Some(rate),
+            Self::Damaged if way == Way::Answer => conditions.damaged = 50,
+            Self::Lossy => conditions.lost = 200,
+            Self::Reordered => conditions.overtaken = 250,
+            Self::Doubled => conditions.doubled = 300,
+            Self::Jittery => {
+                (conditions.delay, conditions.jitter) = (Duration::from_millis(50), Duration::from_millis(300))
+            }
             Self::Radio => {
-                (weather.lost, weather.doubled, weather.overtaken, weather.damaged) = (50, 50, 100, 10);
-                (weather.delay, weather.jitter) = (Duration::from_millis(80), Duration::from_millis(120));
+                (
+                    conditions.lost,
+                    conditions.doubled,
+                    conditions.overtaken,
+                    conditions.damaged,
+                ) = (50, 50, 100, 10);
+                (conditions.delay, conditions.jitter) = (Duration::from_millis(80), Duration::from_millis(120));
             }
             _ => {}
         }
-        weather
+        conditions
     }
 
     fn delay(self) -> Duration {

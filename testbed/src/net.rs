@@ -1,17 +1,17 @@
-//! A private network: cloud, coordinator and hubs in network namespaces, joined by cables that lose, delay, duplicate,
+//! A private network: cloud, coordinator and hubs in network namespaces, joined by virtual links that lose, delay, duplicate,
 //! reorder or drop packets below TCP.
 //!
-//! [`weather`] and [`refusal`] decide (pure), [`cable`] carries, [`namespace`], [`tun`] and [`door`] use the kernel.
+//! [`conditions`] and [`tcp_reset`] decide (pure), [`virtual_link`] carries, [`namespace`], [`tun`] and [`port_forward`] use the kernel.
 //! The programs see a real network: the kernel's own TCP times out, retransmits and resets their sockets.
 //!
-//! Addresses are the same in every lab; they are not reachable from outside its namespaces.
+//! Addresses are the same in every testbed; they are not reachable from outside its namespaces.
 
-mod cable;
-pub mod door;
+pub mod link_conditions;
 pub mod namespace;
-mod refusal;
+pub mod port_forward;
+mod tcp_reset;
 mod tun;
-pub mod weather;
+mod virtual_link;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -28,7 +28,7 @@ pub const CLOUD: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 /// Address of the coordinator.
 pub const POOL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 
-/// The namespaces of a lab. Each hub gets one of its own from [`Net::hub`].
+/// The namespaces of a testbed. Each hub gets one of its own from [`Net::hub`].
 pub struct Net {
     tasks: TaskGroup,
     seed: u64,
@@ -46,7 +46,7 @@ pub enum Place {
     Pool,
 }
 
-/// Namespace of a hub, and its cables.
+/// Namespace of a hub, and its virtual links.
 pub struct Site {
     /// Namespace of the hub's process.
     pub namespace: Namespace,
@@ -82,26 +82,28 @@ impl Net {
         }
     }
 
-    /// A new namespace with a cable to the cloud and one to the coordinator, whose servers have these ports.
+    /// A new namespace with a virtual link to the cloud and one to the coordinator, whose servers have these ports.
     pub fn hub(&self, cloud_port: u16, pool_port: u16) -> Result<Site> {
         let number = self.hubs.fetch_add(1, Ordering::Relaxed) + 1;
         let namespace = Namespace::new()?;
         let own = Ipv4Addr::new(10, 99, 1, number);
-        let cable = |place: Place, far: Ipv4Addr, name: &str, port: u16| -> Result<Link> {
+        let virtual_link = |place: Place, far: Ipv4Addr, name: &str, port: u16| -> Result<Link> {
             let ends = [
                 Tun::open(&namespace, name, own, far)?,
                 Tun::open(self.namespace(place), &format!("hub{number}"), far, own)?,
             ];
             let (link, mode, counters) = Link::unconnected(SocketAddr::from((far, port)));
-            // Every direction of every cable has random numbers of its own; `lay` distinguishes the directions by the
+            // Every direction of every virtual link has random numbers of its own; `connect` distinguishes the directions by the
             // lowest bit.
             let seed =
                 self.seed.wrapping_mul(1 << 16) ^ (u64::from(number) << 2) ^ (u64::from(place == Place::Pool) << 1);
-            cable::lay(&self.tasks, ends, seed, &mode, &counters);
+            virtual_link::connect(&self.tasks, ends, seed, &mode, &counters);
             Ok(link)
         };
-        let to_cloud = cable(Place::Cloud, CLOUD, "cloud", cloud_port).context("the cable to the cloud")?;
-        let to_pool = cable(Place::Pool, POOL, "pool", pool_port).context("the cable to the coordinator")?;
+        let to_cloud =
+            virtual_link(Place::Cloud, CLOUD, "cloud", cloud_port).context("the virtual link to the cloud")?;
+        let to_pool =
+            virtual_link(Place::Pool, POOL, "pool", pool_port).context("the virtual link to the coordinator")?;
         Ok(Site {
             namespace,
             cloud: to_cloud,

@@ -13,7 +13,7 @@ use yurt_apimachinery::time::BootTime;
 
 use super::net::namespace::Namespace;
 use super::supervisor::Supervisor;
-use super::until::Hopeless;
+use super::wait_for::PermanentError;
 
 /// Command line of a program; starting it again appends to the same log.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub struct Program {
 }
 
 /// A program that is stopped and started again.
-pub struct Seat {
+pub struct ManagedProcess {
     launch: Launch,
     program: Option<Program>,
     supervisor: Supervisor,
@@ -183,7 +183,9 @@ impl Program {
             .with_context(|| format!("cannot ask about {}", self.launch.name))?
         {
             None => Ok(()),
-            Some(status) => Err(Hopeless(format!("{} has ended ({status}), see its log", self.launch.name)).into()),
+            Some(status) => {
+                Err(PermanentError(format!("{} has ended ({status}), see its log", self.launch.name)).into())
+            }
         }
     }
 
@@ -229,10 +231,10 @@ impl Program {
     }
 }
 
-// === impl Seat ===
+// === impl ManagedProcess ===
 
-impl Seat {
-    /// A seat without a running program.
+impl ManagedProcess {
+    /// A process without a running program.
     pub fn new(launch: Launch) -> Self {
         Self {
             launch,
@@ -278,7 +280,7 @@ impl Seat {
     /// Restarts a program after an allowed end, once its pause is over; returns a message, if any.
     ///
     /// # Errors
-    /// [`Hopeless`] when it ended in any other way, or too often.
+    /// [`PermanentError`] when it ended in any other way, or too often.
     pub fn supervise(&mut self, now: BootTime) -> Result<Option<String>> {
         if let Some(at) = self.again {
             if now >= at {
@@ -302,7 +304,7 @@ impl Seat {
                     "{name} is started again in {after} s, it ended: {last_line}"
                 )))
             }
-            None => Err(Hopeless(format!("{name} has ended ({status}): {last_line}")).into()),
+            None => Err(PermanentError(format!("{name} has ended ({status}): {last_line}")).into()),
         }
     }
 
@@ -391,7 +393,7 @@ pub fn log_tails(dir: &Path, count: usize) -> String {
 mod tests {
     use yurt_runtime::Clock;
 
-    use super::super::until::until;
+    use super::super::wait_for::wait_for;
     use super::*;
 
     fn shell(dir: &Path, script: &str) -> Launch {
@@ -406,8 +408,8 @@ mod tests {
         let mut program = shell(dir.path(), "echo out; echo bad flag >&2; exit 3")
             .start()
             .expect("it starts");
-        let wait = until(Duration::from_secs(5), "exit", async || match program.must_run() {
-            Err(error) if error.is::<Hopeless>() => Ok(error.to_string()),
+        let wait = wait_for(Duration::from_secs(5), "exit", async || match program.must_run() {
+            Err(error) if error.is::<PermanentError>() => Ok(error.to_string()),
             _ => anyhow::bail!("still running"),
         });
         let (reason, _) = wait.await.expect("it ends");
@@ -429,10 +431,10 @@ mod tests {
             .expect("it runs again");
         assert_eq!(log_tails(dir.path(), 9).matches("== ").count(), 2);
     }
-    /// Supervises until the seat has a message, or gives its program up.
-    async fn supervised(seat: &mut Seat, clock: &Clock) -> Result<String> {
-        let told = until(Duration::from_secs(30), "the end is noticed", async || {
-            seat.supervise(clock.boot())?.context("it runs")
+    /// Supervises until the process has a message, or gives its program up.
+    async fn supervised(process: &mut ManagedProcess, clock: &Clock) -> Result<String> {
+        let told = wait_for(Duration::from_secs(30), "the end is noticed", async || {
+            process.supervise(clock.boot())?.context("it runs")
         });
         Ok(told.await?.0)
     }
@@ -441,39 +443,39 @@ mod tests {
     async fn program_is_started_again_after_a_refused_start_and_its_pause() {
         let dir = tempfile::tempdir().expect("a folder");
         let refused = "echo 'p: error: the private key in k does not belong to the certificate in c' >&2; exit 1";
-        let mut seat = Seat::new(shell(dir.path(), refused));
+        let mut process = ManagedProcess::new(shell(dir.path(), refused));
         let (clock, hand) = Clock::fake();
-        seat.start().expect("it starts");
-        let told = supervised(&mut seat, &clock).await.expect("a refused start");
+        process.start().expect("it starts");
+        let told = supervised(&mut process, &clock).await.expect("a refused start");
         assert!(
             told.contains("again in 1 s") && told.contains("the private key"),
             "{told}"
         );
-        assert!(!seat.is_alive() && seat.runs());
-        seat.supervise(clock.boot()).expect("it waits");
-        assert!(!seat.is_alive(), "its pause is not over");
+        assert!(!process.is_alive() && process.runs());
+        process.supervise(clock.boot()).expect("it waits");
+        assert!(!process.is_alive(), "its pause is not over");
         hand.advance(Duration::from_secs(1));
-        seat.supervise(clock.boot()).expect("it starts again");
+        process.supervise(clock.boot()).expect("it starts again");
         assert_eq!(log_tails(dir.path(), 9).matches("== ").count(), 2);
-        let told = supervised(&mut seat, &clock).await.expect("refused again");
+        let told = supervised(&mut process, &clock).await.expect("refused again");
         assert!(told.contains("again in 2 s"), "{told}");
-        seat.kill().await.expect("it is gone, which is no error");
-        assert!(!seat.runs() && seat.restarts() == 2);
+        process.kill().await.expect("it is gone, which is no error");
+        assert!(!process.runs() && process.restarts() == 2);
     }
 
     #[tokio::test]
     async fn crash_is_told_and_nothing_is_started() {
         let dir = tempfile::tempdir().expect("a folder");
-        let mut seat = Seat::new(shell(
+        let mut process = ManagedProcess::new(shell(
             dir.path(),
             "printf 'thread main panic%s at %s:1\\n' ked /redb-4/y.rs ked x.rs; exit 101",
         ));
         let (clock, hand) = Clock::fake();
-        seat.start().expect("it starts");
-        let error = supervised(&mut seat, &clock).await.expect_err("a crash");
+        process.start().expect("it starts");
+        let error = supervised(&mut process, &clock).await.expect_err("a crash");
         assert!(format!("{error:#}").contains("exit status: 101"), "{error:#}");
         hand.advance(Duration::from_secs(3600));
-        assert!(seat.supervise(clock.boot()).is_err() && seat.restarts() == 0);
+        assert!(process.supervise(clock.boot()).is_err() && process.restarts() == 0);
         assert_eq!(panics(dir.path()), ["shell: thread main panicked at x.rs:1"]);
     }
 }

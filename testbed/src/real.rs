@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use super::api::Api;
 use super::net::{self, Place};
-use super::program::{Launch, Program, Seat};
+use super::program::{Launch, ManagedProcess, Program};
 use super::{Setup, manifests, ports, ready};
 
 /// A running kube-apiserver.
@@ -16,7 +16,7 @@ pub struct Real {
     /// Client of the administrator.
     pub api: Api,
     /// Must end before its etcd: it lingers without.
-    pub apiserver: Seat,
+    pub apiserver: ManagedProcess,
     /// Its store.
     pub etcd: Program,
 }
@@ -26,7 +26,7 @@ pub async fn start(setup: &Setup) -> Result<Real> {
     let (etcd_port, etcd) = etcd_launch(setup, Sync::Unsafe)?;
     let (port, apiserver) = apiserver_launch(setup, etcd_port)?;
     let etcd = etcd.start()?;
-    let mut apiserver = Seat::new(apiserver);
+    let mut apiserver = ManagedProcess::new(apiserver);
     let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
     ready(apiserver.start()?, &api, "kube-apiserver").await?;
     manifests::apply(&api).await?;

@@ -1,4 +1,4 @@
-//! Interface to the Go module `interop/`: builds the real Kubernetes programs, runs the tests and takes figures.
+//! Interface to the Go module `interop/`: runs its tests, and compares answers.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -33,14 +33,6 @@ const BIN_DIR_VARIABLE: &str = "YURT_BIN_DIR";
 /// be more of them than cores. Results are not cached: the cache does not depend on our programs. A run that takes
 /// longer than the timeout fails, and `go test` prints all stacks.
 const HOW: [&str; 4] = ["-p=1", "-parallel=4", "-count=1", "-timeout=60m"];
-
-/// Arguments of `cargo xtask figures`.
-#[derive(clap::Args)]
-pub(crate) struct FiguresArgs {
-    /// Arguments for the Go program (interop/cmd/figures)
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<String>,
-}
 
 /// Arguments of `cargo xtask differential`.
 #[derive(clap::Args)]
@@ -125,18 +117,6 @@ pub(crate) fn test_events(names: &BTreeSet<&str>) -> Result<Command> {
         .arg("./...")
         .env(BIN_DIR_VARIABLE, bin_dir);
     Ok(command)
-}
-
-/// `cargo xtask figures`.
-pub(crate) fn figures(args: &FiguresArgs) -> Result<()> {
-    let bin_dir = programs::build(Profile::Release)?;
-    build_kubernetes()?;
-    command::run(
-        go()?
-            .args(["run", "./cmd/figures"])
-            .args(&args.arguments)
-            .env(BIN_DIR_VARIABLE, bin_dir),
-    )
 }
 
 /// `cargo xtask differential`: sends the same requests to kube-apiserver and to the coordinator, and compares the

@@ -70,8 +70,6 @@ enum Command {
     Scale(Arguments),
     /// Send the same requests to kube-apiserver and the coordinator and compare the answers
     Differential(interop::DifferentialArgs),
-    /// Measure start time, memory, and bytes that a pool reads from the cloud (minutes)
-    Figures(interop::FiguresArgs),
 }
 
 fn main() -> ExitCode {
@@ -97,7 +95,6 @@ fn main() -> ExitCode {
         Command::Soak(args) => SOAK.replace(&args),
         Command::Scale(args) => SCALE.replace(&args),
         Command::Differential(args) => interop::differential(&args),
-        Command::Figures(args) => interop::figures(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
-use yurt_testbed::stage::Stage;
+use yurt_testbed::pool::TestPool;
 
-use super::field::{self, PATIENCE};
-use crate::subject::Lab;
+use super::fixture::{self, PATIENCE};
+use crate::system_under_test::Environment;
 use crate::table::{Notes, Unit};
 
 /// Pools that are started.
@@ -32,10 +32,12 @@ struct Sent {
     changes: f64,
 }
 
-pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
+pub(super) async fn measure(environment: &Environment, notes: &mut Notes<'_>) -> Result<()> {
     let mut all = Vec::new();
     for hubs in POOLS {
-        let sent = pool(lab, hubs).await.with_context(|| format!("a pool of {hubs}"))?;
+        let sent = pool(environment, hubs)
+            .await
+            .with_context(|| format!("a pool of {hubs}"))?;
         let what = format!("cloud to a pool of {hubs}, 200 slices");
         notes.add("20", &format!("{what}: first sync"), Unit::Mib, mib(sent.start));
         notes.add(
@@ -78,18 +80,18 @@ fn mib(bytes: f64) -> f64 {
     bytes / (1024.0 * 1024.0)
 }
 
-async fn pool(lab: &Lab, hubs: usize) -> Result<Sent> {
-    let mut stage = field::prepare(lab, &Choice::Demo, hubs, Election::SHORT, SLICES).await?;
-    field::start(&mut stage).await?;
+async fn pool(environment: &Environment, hubs: usize) -> Result<Sent> {
+    let mut pool = fixture::prepare(environment, &Choice::Demo, hubs, Election::SHORT, SLICES).await?;
+    fixture::start(&mut pool).await?;
     tokio::time::sleep(SETTLE).await;
-    let start = from_cloud(&stage);
+    let start = from_cloud(&pool);
     for turn in 0..CHANGES {
-        field::touch(&stage.cloud.api, turn).await?;
+        fixture::touch(&pool.cloud.api, turn).await?;
     }
-    let coordinator = stage.coordinator.api.clone();
-    stage.catches_up(PATIENCE, "the coordinator", &coordinator).await?;
-    let changes = from_cloud(&stage) - start;
-    field::end(stage).await?;
+    let coordinator = pool.coordinator.api.clone();
+    pool.catches_up(PATIENCE, "the coordinator", &coordinator).await?;
+    let changes = from_cloud(&pool) - start;
+    fixture::end(pool).await?;
     Ok(Sent {
         hubs: hubs as f64,
         start,
@@ -97,7 +99,7 @@ async fn pool(lab: &Lab, hubs: usize) -> Result<Sent> {
     })
 }
 
-fn from_cloud(stage: &Stage) -> f64 {
-    let bytes = stage.hubs.iter().map(|hub| hub.link.traffic().bytes_from_cloud);
+fn from_cloud(pool: &TestPool) -> f64 {
+    let bytes = pool.hubs.iter().map(|hub| hub.link.traffic().bytes_from_cloud);
     bytes.sum::<u64>() as f64
 }

@@ -7,14 +7,14 @@ use yurt_runtime::TaskGroup;
 use yurt_testbed::api::Api;
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
-use yurt_testbed::program::Seat;
-use yurt_testbed::stage::Stage;
+use yurt_testbed::pool::TestPool;
+use yurt_testbed::program::ManagedProcess;
 use yurt_workspace::Stopwatch;
 
-use super::field::{self, Arrivals, PATIENCE, SLICES};
+use super::fixture::{self, Arrivals, PATIENCE, SLICES};
 use crate::load::quantile;
 use crate::memory::mib;
-use crate::subject::Lab;
+use crate::system_under_test::Environment;
 use crate::table::{Notes, Unit};
 
 /// Changes of one slice, one after the other.
@@ -35,37 +35,37 @@ pub(super) struct Clients {
     there: Arrivals,
 }
 
-pub(super) async fn measure(lab: &Lab, real: bool, notes: &mut Notes<'_>) -> Result<()> {
+pub(super) async fn measure(environment: &Environment, real: bool, notes: &mut Notes<'_>) -> Result<()> {
     let cloud = if real { Choice::Real } else { Choice::Demo };
-    let mut stage = field::prepare(lab, &cloud, 2, Election::SHORT, SLICES).await?;
-    starts(&mut stage, notes).await?;
-    let leader = stage.leader().await?;
-    let follower = stage.follower(leader)?;
+    let mut pool = fixture::prepare(environment, &cloud, 2, Election::SHORT, SLICES).await?;
+    starts(&mut pool, notes).await?;
+    let leader = pool.leader().await?;
+    let follower = pool.follower(leader)?;
     tokio::time::sleep(SETTLE).await;
-    memory(&mut stage, leader, follower, notes)?;
-    events(&mut stage, leader, follower, notes).await?;
-    field::end(stage).await?;
+    memory(&mut pool, leader, follower, notes)?;
+    events(&mut pool, leader, follower, notes).await?;
+    fixture::end(pool).await?;
     match real {
-        true => undisturbed(lab, notes).await,
+        true => undisturbed(environment, notes).await,
         false => Ok(()),
     }
 }
 
 /// Events once more, from a cloud that leaves the cores to the pool: kube-apiserver works on after each write.
-async fn undisturbed(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
-    let mut stage = field::prepare(lab, &Choice::Demo, 2, Election::SHORT, SLICES).await?;
-    field::start(&mut stage).await?;
-    field::at_rest(&stage).await?;
-    let leader = stage.leader().await?;
-    let follower = stage.follower(leader)?;
+async fn undisturbed(environment: &Environment, notes: &mut Notes<'_>) -> Result<()> {
+    let mut pool = fixture::prepare(environment, &Choice::Demo, 2, Election::SHORT, SLICES).await?;
+    fixture::start(&mut pool).await?;
+    fixture::at_rest(&pool).await?;
+    let leader = pool.leader().await?;
+    let follower = pool.follower(leader)?;
     tokio::time::sleep(SETTLE).await;
-    let tasks = stage.setup.tasks.child();
-    let clients = Clients::watch(&tasks, &stage.cloud.api, &stage.hubs[follower].proxy).await?;
-    let added = clients.delays(&stage.cloud.api).await?;
+    let tasks = pool.setup.tasks.child();
+    let clients = Clients::watch(&tasks, &pool.cloud.api, &pool.hubs[follower].proxy).await?;
+    let added = clients.delays(&pool.cloud.api).await?;
     let what = "event of 25 KB, a coordinator as the cloud, to a follower's client: added to a direct watch";
     tell(&added, what, notes);
     let _ = tasks.shutdown(SETTLE).await;
-    field::end(stage).await
+    fixture::end(pool).await
 }
 
 // === impl Clients ===
@@ -83,7 +83,7 @@ impl Clients {
     pub(super) async fn delays(&self, cloud: &Api) -> Result<Vec<Duration>> {
         let mut added = Vec::new();
         for turn in 0..EVENTS {
-            field::touch(cloud, turn).await?;
+            fixture::touch(cloud, turn).await?;
             let (here, far) = (
                 self.direct.of(turn, PATIENCE).await?,
                 self.there.of(turn, PATIENCE).await?,
@@ -103,14 +103,14 @@ pub(super) fn tell(added: &[Duration], what: &str, notes: &mut Notes<'_>) {
 }
 
 /// One hub and an empty coordinator; then the second hub.
-async fn starts(stage: &mut Stage, notes: &mut Notes<'_>) -> Result<()> {
-    stage.coordinator.start().await?;
+async fn starts(pool: &mut TestPool, notes: &mut Notes<'_>) -> Result<()> {
+    pool.coordinator.start().await?;
     let watch = Stopwatch::start();
-    stage.hubs[0].start()?;
-    asked(stage, "it leads", async |stage| stage.leader().await.map(drop)).await?;
+    pool.hubs[0].start()?;
+    asked(pool, "it leads", async |pool| pool.leader().await.map(drop)).await?;
     notes.add("19", "hub started, empty pool: it leads", Unit::Millis, millis(watch));
-    let fed = async |stage: &Stage| {
-        let state = stage.coordinator.api.get("/yurt/v1/feed").await?;
+    let fed = async |pool: &TestPool| {
+        let state = pool.coordinator.api.get("/yurt/v1/feed").await?;
         let collections = state["collections"].as_object();
         let missing = collections
             .into_iter()
@@ -119,41 +119,41 @@ async fn starts(stage: &mut Stage, notes: &mut Notes<'_>) -> Result<()> {
         ensure!(missing.is_none(), "{missing:?} is not complete");
         Ok(())
     };
-    asked(stage, "the pool has the data", fed).await?;
+    asked(pool, "the pool has the data", fed).await?;
     let what = "hub started, empty pool: all pool data with 1,009 slices at the coordinator";
     notes.add("19", what, Unit::Millis, millis(watch));
     let watch = Stopwatch::start();
-    stage.hubs[1].start()?;
-    let complete = async |stage: &Stage| {
-        let state = stage.hubs[1].state().await?;
+    pool.hubs[1].start()?;
+    let complete = async |pool: &TestPool| {
+        let state = pool.hubs[1].state().await?;
         ensure!(state.incomplete().is_empty(), "it lacks {:?}", state.incomplete());
         Ok(())
     };
-    asked(stage, "the follower has the data", complete).await?;
+    asked(pool, "the follower has the data", complete).await?;
     notes.add(
         "19",
         "second hub started: it has all pool data",
         Unit::Millis,
         millis(watch),
     );
-    field::at_rest(stage).await?;
+    fixture::at_rest(pool).await?;
     // Once more, with what is on its disk.
-    stage.hubs[1].seat.stop(PATIENCE).await?;
+    pool.hubs[1].process.stop(PATIENCE).await?;
     let watch = Stopwatch::start();
-    stage.hubs[1].start()?;
-    asked(stage, "the follower has the data", complete).await?;
+    pool.hubs[1].start()?;
+    asked(pool, "the follower has the data", complete).await?;
     notes.add(
         "19",
         "the same hub started again, from its disk",
         Unit::Millis,
         millis(watch),
     );
-    field::at_rest(stage).await
+    fixture::at_rest(pool).await
 }
 
-async fn asked(stage: &Stage, what: &str, holds: impl AsyncFn(&Stage) -> Result<()>) -> Result<()> {
+async fn asked(pool: &TestPool, what: &str, holds: impl AsyncFn(&TestPool) -> Result<()>) -> Result<()> {
     let watch = Stopwatch::start();
-    while let Err(error) = holds(stage).await {
+    while let Err(error) = holds(pool).await {
         ensure!(watch.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}: {error:#}");
         tokio::time::sleep(ASK_EVERY).await;
     }
@@ -164,9 +164,9 @@ fn millis(watch: Stopwatch) -> f64 {
     watch.elapsed().as_secs_f64() * 1000.0
 }
 
-fn memory(stage: &mut Stage, leader: usize, follower: usize, notes: &mut Notes<'_>) -> Result<()> {
-    let mut add = |who: &str, seat: &mut Seat| -> Result<()> {
-        let usage = field::usage(seat)?;
+fn memory(pool: &mut TestPool, leader: usize, follower: usize, notes: &mut Notes<'_>) -> Result<()> {
+    let mut add = |who: &str, process: &mut ManagedProcess| -> Result<()> {
+        let usage = fixture::usage(process)?;
         notes.add(
             "17",
             &format!("RSS with 1,009 slices: {who}"),
@@ -181,25 +181,25 @@ fn memory(stage: &mut Stage, leader: usize, follower: usize, notes: &mut Notes<'
         );
         Ok(())
     };
-    add("leader's hub", &mut stage.hubs[leader].seat)?;
-    add("follower's hub", &mut stage.hubs[follower].seat)?;
-    add("pool's server", &mut stage.coordinator.seat)
+    add("leader's hub", &mut pool.hubs[leader].process)?;
+    add("follower's hub", &mut pool.hubs[follower].process)?;
+    add("pool's server", &mut pool.coordinator.process)
 }
 
-async fn events(stage: &mut Stage, leader: usize, follower: usize, notes: &mut Notes<'_>) -> Result<()> {
-    let tasks = stage.setup.tasks.child();
-    let clients = Clients::watch(&tasks, &stage.cloud.api, &stage.hubs[follower].proxy).await?;
-    let cpu = |stage: &mut Stage| -> Result<[f64; 3]> {
-        let of = |seat: &mut Seat| Ok::<_, anyhow::Error>(field::usage(seat)?.cpu.as_secs_f64());
+async fn events(pool: &mut TestPool, leader: usize, follower: usize, notes: &mut Notes<'_>) -> Result<()> {
+    let tasks = pool.setup.tasks.child();
+    let clients = Clients::watch(&tasks, &pool.cloud.api, &pool.hubs[follower].proxy).await?;
+    let cpu = |pool: &mut TestPool| -> Result<[f64; 3]> {
+        let of = |process: &mut ManagedProcess| Ok::<_, anyhow::Error>(fixture::usage(process)?.cpu.as_secs_f64());
         Ok([
-            of(&mut stage.hubs[leader].seat)?,
-            of(&mut stage.hubs[follower].seat)?,
-            of(&mut stage.coordinator.seat)?,
+            of(&mut pool.hubs[leader].process)?,
+            of(&mut pool.hubs[follower].process)?,
+            of(&mut pool.coordinator.process)?,
         ])
     };
-    let before = cpu(stage)?;
-    let added = clients.delays(&stage.cloud.api).await?;
-    let after = cpu(stage)?;
+    let before = cpu(pool)?;
+    let added = clients.delays(&pool.cloud.api).await?;
+    let after = cpu(pool)?;
     tell(&added, EVENT, notes);
     for (at, who) in ["leader's hub", "follower's hub", "pool's server"]
         .into_iter()
@@ -209,7 +209,7 @@ async fn events(stage: &mut Stage, leader: usize, follower: usize, notes: &mut N
         notes.add("18", &format!("CPU per event: {who}"), Unit::Micros, each);
     }
     let _ = tasks.shutdown(SETTLE).await;
-    let lists = field::lists_to_go_on(&stage.cloud.api, &stage.coordinator.api, EVENTS).await?;
-    notes.add("15", field::GO_ON, Unit::Count, lists);
+    let lists = fixture::lists_to_go_on(&pool.cloud.api, &pool.coordinator.api, EVENTS).await?;
+    notes.add("15", fixture::GO_ON, Unit::Count, lists);
     Ok(())
 }

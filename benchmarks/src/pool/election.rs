@@ -10,13 +10,13 @@ use yurt_testbed::api::Api;
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
 use yurt_testbed::link::Mode;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::pool::TestPool;
+use yurt_testbed::wait_for::wait_for;
 use yurt_workspace::Stopwatch;
 
-use super::field::{self, Holders, PATIENCE};
+use super::fixture::{self, Holders, PATIENCE};
 use crate::load::quantile;
-use crate::subject::Lab;
+use crate::system_under_test::Environment;
 use crate::table::{Notes, Unit};
 
 /// Upstream's defaults.
@@ -53,50 +53,56 @@ struct Times {
 /// Reads the pool's Services through a hub all the time.
 struct Reader(Arc<AtomicU64>);
 
-pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
-    killed(lab, notes, "15/10/2 s", USUAL, KILLS.0).await?;
-    killed(lab, notes, "2/1.4/0.2 s", SHORT, KILLS.1).await?;
-    stopped(lab, notes).await?;
-    cut_off(lab, notes, "15/10/2 s", USUAL, true).await?;
-    cut_off(lab, notes, "15/10/2 s", USUAL, false).await
+pub(super) async fn measure(environment: &Environment, notes: &mut Notes<'_>) -> Result<()> {
+    killed(environment, notes, "15/10/2 s", USUAL, KILLS.0).await?;
+    killed(environment, notes, "2/1.4/0.2 s", SHORT, KILLS.1).await?;
+    stopped(environment, notes).await?;
+    cut_off(environment, notes, "15/10/2 s", USUAL, true).await?;
+    cut_off(environment, notes, "15/10/2 s", USUAL, false).await
 }
 
-async fn ready(lab: &Lab, election: Election) -> Result<Stage> {
-    let mut stage = prepared(lab, election).await?;
-    at_work(&mut stage).await?;
-    Ok(stage)
+async fn ready(environment: &Environment, election: Election) -> Result<TestPool> {
+    let mut pool = prepared(environment, election).await?;
+    at_work(&mut pool).await?;
+    Ok(pool)
 }
 
-async fn prepared(lab: &Lab, election: Election) -> Result<Stage> {
-    field::prepare(lab, &Choice::Demo, 3, election, 0).await
+async fn prepared(environment: &Environment, election: Election) -> Result<TestPool> {
+    fixture::prepare(environment, &Choice::Demo, 3, election, 0).await
 }
 
-async fn at_work(stage: &mut Stage) -> Result<()> {
-    field::start(stage).await?;
-    for at in 0..stage.hubs.len() {
-        let setup = &stage.setup;
-        stage.hubs[at].start_clients(setup);
+async fn at_work(pool: &mut TestPool) -> Result<()> {
+    fixture::start(pool).await?;
+    for at in 0..pool.hubs.len() {
+        let setup = &pool.setup;
+        pool.hubs[at].start_clients(setup);
     }
-    stage.clients_catch_up(&[0, 1, 2], PATIENCE).await
+    pool.clients_catch_up(&[0, 1, 2], PATIENCE).await
 }
 
-async fn killed(lab: &Lab, notes: &mut Notes<'_>, timing: &str, election: Election, kills: usize) -> Result<()> {
-    let mut stage = ready(lab, election).await?;
-    let holders = Holders::watch(&stage).await?;
+async fn killed(
+    environment: &Environment,
+    notes: &mut Notes<'_>,
+    timing: &str,
+    election: Election,
+    kills: usize,
+) -> Result<()> {
+    let mut pool = ready(environment, election).await?;
+    let holders = Holders::watch(&pool).await?;
     let (mut times, mut relists, mut deleted) = (Times::default(), 0, 0);
     for _ in 0..kills {
-        let leader = stage.leader().await?;
+        let leader = pool.leader().await?;
         let others: Vec<usize> = (0..3).filter(|index| *index != leader).collect();
-        let before = stage.suffered(&others);
-        let reading = stage.setup.tasks.child();
+        let before = pool.disruptions(&others);
+        let reading = pool.setup.tasks.child();
         let readers: Vec<Reader> = others
             .iter()
-            .map(|index| Reader::start(&reading, stage.hubs[*index].proxy.clone()))
+            .map(|index| Reader::start(&reading, pool.hubs[*index].proxy.clone()))
             .collect();
         let (from, watch) = (holders.now(), Stopwatch::start());
-        stage.hubs[leader].seat.kill().await?;
-        let gone = stage.hubs[leader].node;
-        stage.change_arrives(&others, PATIENCE).await?;
+        pool.hubs[leader].process.kill().await?;
+        let gone = pool.hubs[leader].node;
+        pool.change_arrives(&others, PATIENCE).await?;
         times.in_use.push(watch.elapsed());
         let taken = holders
             .first(from, PATIENCE, |holder| {
@@ -106,14 +112,14 @@ async fn killed(lab: &Lab, notes: &mut Notes<'_>, timing: &str, election: Electi
         times.taken.push(taken.saturating_sub(from));
         times.unserved.extend(readers.iter().map(Reader::longest));
         let _ = reading.shutdown(Duration::from_secs(1)).await;
-        let after = stage.suffered(&others);
+        let after = pool.disruptions(&others);
         relists += after.lists - before.lists;
         deleted += after.deleted - before.deleted;
-        stage.hubs[leader].start()?;
-        field::at_rest(&stage).await?;
-        stage.clients_catch_up(&[0, 1, 2], PATIENCE).await?;
+        pool.hubs[leader].start()?;
+        fixture::at_rest(&pool).await?;
+        pool.clients_catch_up(&[0, 1, 2], PATIENCE).await?;
     }
-    stage.no_client_complains().await?;
+    pool.no_client_complains().await?;
     times.tell(timing, notes);
     notes.add(
         "15",
@@ -127,68 +133,74 @@ async fn killed(lab: &Lab, notes: &mut Notes<'_>, timing: &str, election: Electi
         Unit::Count,
         deleted as f64,
     );
-    field::end(stage).await
+    fixture::end(pool).await
 }
 
-async fn stopped(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
-    let mut stage = ready(lab, USUAL).await?;
-    let holders = Holders::watch(&stage).await?;
+async fn stopped(environment: &Environment, notes: &mut Notes<'_>) -> Result<()> {
+    let mut pool = ready(environment, USUAL).await?;
+    let holders = Holders::watch(&pool).await?;
     let (mut after_signal, mut after_release) = (Vec::new(), Vec::new());
     for _ in 0..STOPS {
-        let leader = stage.leader().await?;
-        let gone = format!("{}_", stage.hubs[leader].node);
+        let leader = pool.leader().await?;
+        let gone = format!("{}_", pool.hubs[leader].node);
         let from = holders.now();
-        stage.hubs[leader].seat.stop(PATIENCE).await?;
+        pool.hubs[leader].process.stop(PATIENCE).await?;
         let released = holders.first(from, PATIENCE, str::is_empty).await?;
         let is_next = |holder: &str| !holder.is_empty() && !holder.starts_with(&gone);
         let taken = holders.first(from, PATIENCE, is_next).await?;
         after_signal.push(taken.saturating_sub(from));
         after_release.push(taken.saturating_sub(released));
-        stage.hubs[leader].start()?;
-        field::at_rest(&stage).await?;
+        pool.hubs[leader].start()?;
+        fixture::at_rest(&pool).await?;
     }
     for (what, times) in [("SIGTERM", &mut after_signal), ("the release", &mut after_release)] {
         times.sort_unstable();
         let what = format!("leader stopped: next leader after {what}, worst of {STOPS}");
         notes.add("16", &what, Unit::Millis, quantile(times, 1.0));
     }
-    field::end(stage).await
+    fixture::end(pool).await
 }
 
 /// The largest step between two renewals the cloud sees of a cut-off node, while nothing else happens and when its
 /// leader is killed; by a peer's relay, or by the leader alone.
-async fn cut_off(lab: &Lab, notes: &mut Notes<'_>, timing: &str, election: Election, relay: bool) -> Result<()> {
-    let mut stage = prepared(lab, election).await?;
-    for hub in &mut stage.hubs {
-        hub.seat.add_flag("enable-relay", relay);
+async fn cut_off(
+    environment: &Environment,
+    notes: &mut Notes<'_>,
+    timing: &str,
+    election: Election,
+    relay: bool,
+) -> Result<()> {
+    let mut pool = prepared(environment, election).await?;
+    for hub in &mut pool.hubs {
+        hub.process.add_flag("enable-relay", relay);
     }
-    at_work(&mut stage).await?;
-    let leader = stage.leader().await?;
-    let cut = stage.follower(leader)?;
+    at_work(&mut pool).await?;
+    let leader = pool.leader().await?;
+    let cut = pool.follower(leader)?;
     // A hub offers its relay with its own node's beats.
-    for hub in &mut stage.hubs {
-        hub.start_kubelet(&stage.setup)?;
+    for hub in &mut pool.hubs {
+        hub.start_kubelet(&pool.setup)?;
     }
-    let node = stage.hubs[cut].node;
-    until(PATIENCE, "the first heartbeat", async || stage.node_lease(node).await).await?;
-    stage.hubs[cut].link.set(Mode::Cut);
-    let quiet = longest_step(&stage, node, Duration::from_secs(20)).await?;
+    let node = pool.hubs[cut].node;
+    wait_for(PATIENCE, "the first heartbeat", async || pool.node_lease(node).await).await?;
+    pool.hubs[cut].link.set(Mode::Cut);
+    let quiet = longest_step(&pool, node, Duration::from_secs(20)).await?;
     let by = if relay { "with the relay" } else { "without a relay" };
     let what = format!("cut-off node, beats every 2 s, {by}: longest step between renewals in the cloud");
     notes.add("22", &what, Unit::Millis, quiet);
-    stage.hubs[leader].seat.kill().await?;
+    pool.hubs[leader].process.kill().await?;
     let limit = election.lease + Duration::from_secs(12);
-    let crash = longest_step(&stage, node, limit).await?;
+    let crash = longest_step(&pool, node, limit).await?;
     let what = format!("the same while its leader is killed, {timing}, {by}");
     notes.add("22", &what, Unit::Millis, crash);
-    field::end(stage).await
+    fixture::end(pool).await
 }
 
-async fn longest_step(stage: &Stage, node: &str, lasts: Duration) -> Result<f64> {
+async fn longest_step(pool: &TestPool, node: &str, lasts: Duration) -> Result<f64> {
     let watch = Stopwatch::start();
     let (mut longest, mut seen, mut at) = (Duration::ZERO, serde_json::Value::Null, watch.elapsed());
     while watch.elapsed() < lasts {
-        let lease = stage.node_lease(node).await?;
+        let lease = pool.node_lease(node).await?;
         let renewed = lease["spec"]["renewTime"].clone();
         if renewed != seen {
             if !seen.is_null() {

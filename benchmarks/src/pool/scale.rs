@@ -16,14 +16,14 @@ use yurt_runtime::TaskGroup;
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
 use yurt_testbed::link::Mode;
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::sample;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::wait_for::wait_for;
 use yurt_workspace::Stopwatch;
 
-use super::field::{self, PATIENCE};
+use super::fixture::{self, PATIENCE};
 use crate::options::Programs;
-use crate::subject::Lab;
+use crate::system_under_test::Environment;
 use crate::usage;
 use crowd::{Counts, Crowd};
 
@@ -61,41 +61,48 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = args.programs.build()?;
     yurt_testbed::runtime()?.block_on(async {
         let dir = yurt_testbed::folder("scale", false)?;
-        let lab = Lab::new(dir.path(), bin_dir, TaskGroup::new());
-        let mut stage = field::prepare(&lab, &Choice::Demo, sample::NODES.len(), Election::DEFAULT, SLICES).await?;
+        let environment = Environment::new(dir.path(), bin_dir, TaskGroup::new());
+        let mut pool = fixture::prepare(
+            &environment,
+            &Choice::Demo,
+            sample::NODES.len(),
+            Election::DEFAULT,
+            SLICES,
+        )
+        .await?;
         let names: Vec<String> = (sample::NODES.len()..args.hubs as usize)
             .map(|number| format!("edge-{number:05}"))
             .collect();
-        register(&stage, &names).await?;
-        let audit = stage.setup.dir.join("audit.log");
-        let seat = &mut stage.coordinator.seat;
-        seat.add_flag("audit-log-path", audit.display());
-        seat.add_flag("max-connections", args.hubs * 3);
-        field::start(&mut stage).await?;
+        register(&pool, &names).await?;
+        let audit = pool.setup.dir.join("audit.log");
+        let process = &mut pool.coordinator.process;
+        process.add_flag("audit-log-path", audit.display());
+        process.add_flag("max-connections", args.hubs * 3);
+        fixture::start(&mut pool).await?;
         let window = Duration::from_secs(args.window);
-        let measured = measure(&mut stage, &names, &audit, window).await;
-        let _ = stage.setup.tasks.shutdown(Duration::from_secs(2)).await;
+        let measured = measure(&mut pool, &names, &audit, window).await;
+        let _ = pool.setup.tasks.shutdown(Duration::from_secs(2)).await;
         measured
     })
 }
 
-async fn measure(stage: &mut Stage, names: &[String], audit: &Path, window: Duration) -> Result<()> {
-    one_follower(stage, audit, window).await?;
+async fn measure(pool: &mut TestPool, names: &[String], audit: &Path, window: Duration) -> Result<()> {
+    one_follower(pool, audit, window).await?;
     println!(
         "\n{} hubs, {} of them simulated: connecting",
         names.len() + 3,
         names.len()
     );
     let watch = Stopwatch::start();
-    let crowd = Crowd::join(&stage.setup, stage.coordinator.port, names).await?;
+    let crowd = Crowd::join(&pool.setup, pool.coordinator.port, names).await?;
     println!("   all hold the pool's data and watch after {watch}");
-    whole_pool(stage, &crowd, window).await?;
-    forwarding(stage, &crowd, names).await
+    whole_pool(pool, &crowd, window).await?;
+    forwarding(pool, &crowd, names).await
 }
 
 /// Requests of one real follower, and the number of its connections.
-async fn one_follower(stage: &Stage, audit: &Path, window: Duration) -> Result<()> {
-    let hub = &stage.hubs[stage.follower(stage.leader().await?)?];
+async fn one_follower(pool: &TestPool, audit: &Path, window: Duration) -> Result<()> {
+    let hub = &pool.hubs[pool.follower(pool.leader().await?)?];
     let before = (requests(audit, hub.node)?, hub.pool_link.traffic());
     tokio::time::sleep(window).await;
     let after = (requests(audit, hub.node)?, hub.pool_link.traffic());
@@ -118,10 +125,10 @@ async fn one_follower(stage: &Stage, audit: &Path, window: Duration) -> Result<(
 }
 
 /// The coordinator under all hubs, while one slice changes once a second.
-async fn whole_pool(stage: &mut Stage, crowd: &Crowd, window: Duration) -> Result<()> {
-    let pid = stage
+async fn whole_pool(pool: &mut TestPool, crowd: &Crowd, window: Duration) -> Result<()> {
+    let pid = pool
         .coordinator
-        .seat
+        .process
         .program()?
         .id()
         .context("the coordinator has ended")?;
@@ -131,7 +138,7 @@ async fn whole_pool(stage: &mut Stage, crowd: &Crowd, window: Duration) -> Resul
     while watch.elapsed() < window {
         let change = Stopwatch::start();
         let events = crowd.counts().events + crowd.len();
-        field::touch(&stage.cloud.api, turn).await?;
+        fixture::touch(&pool.cloud.api, turn).await?;
         crowd.received(events, PATIENCE).await?;
         slowest = slowest.max(change.elapsed());
         turn += 1;
@@ -169,12 +176,12 @@ async fn whole_pool(stage: &mut Stage, crowd: &Crowd, window: Duration) -> Resul
 }
 
 /// Every simulated node loses the cloud; the leader forwards a heartbeat of each.
-async fn forwarding(stage: &mut Stage, crowd: &Crowd, names: &[String]) -> Result<()> {
-    let leader = stage.leader().await?;
-    stage.hubs[leader].link.set(Mode::Late(LATE));
+async fn forwarding(pool: &mut TestPool, crowd: &Crowd, names: &[String]) -> Result<()> {
+    let leader = pool.leader().await?;
+    pool.hubs[leader].link.set(Mode::Late(LATE));
     // A state that the leader sees first is no heartbeat.
     crowd.lose_cloud().await?;
-    let begin = renewed(stage, names).await?;
+    let begin = renewed(pool, names).await?;
     ensure!(
         begin.values().all(|renewed| !*renewed),
         "heartbeats were forwarded before there were any"
@@ -183,7 +190,7 @@ async fn forwarding(stage: &mut Stage, crowd: &Crowd, names: &[String]) -> Resul
     crowd.beat().await?;
     let sent = watch.elapsed();
     let all = async || {
-        let missing = renewed(stage, names)
+        let missing = renewed(pool, names)
             .await?
             .values()
             .filter(|renewed| !**renewed)
@@ -191,7 +198,7 @@ async fn forwarding(stage: &mut Stage, crowd: &Crowd, names: &[String]) -> Resul
         ensure!(missing == 0, "{missing} of {} heartbeats are missing", names.len());
         Ok(())
     };
-    let forwarded = until(LEASE * 2, "all heartbeats are in the cloud", all).await;
+    let forwarded = wait_for(LEASE * 2, "all heartbeats are in the cloud", all).await;
     println!(
         "\n{} nodes without the cloud, the leader {} ms away from it:",
         names.len(),
@@ -212,8 +219,8 @@ async fn forwarding(stage: &mut Stage, crowd: &Crowd, names: &[String]) -> Resul
 }
 
 /// Creates the nodes in the cloud, with leases that were never renewed.
-async fn register(stage: &Stage, names: &[String]) -> Result<()> {
-    let api = &stage.cloud.api;
+async fn register(pool: &TestPool, names: &[String]) -> Result<()> {
+    let api = &pool.cloud.api;
     for some in names.chunks(CREATES) {
         let create = async |name: &String| {
             let node = sample::node(name, sample::POOL);
@@ -233,8 +240,8 @@ async fn register(stage: &Stage, names: &[String]) -> Result<()> {
 const NEVER: &str = "2020-01-01T00:00:00.000000Z";
 
 /// Nodes that have had a heartbeat in the cloud.
-async fn renewed(stage: &Stage, names: &[String]) -> Result<BTreeMap<String, bool>> {
-    let list = stage.cloud.api.get(LEASES).await?;
+async fn renewed(pool: &TestPool, names: &[String]) -> Result<BTreeMap<String, bool>> {
+    let list = pool.cloud.api.get(LEASES).await?;
     let leases = list["items"].as_array().context("a list of leases")?.iter();
     let mut renewed: BTreeMap<String, bool> = names.iter().map(|name| (name.clone(), false)).collect();
     for lease in leases {

@@ -1,6 +1,6 @@
 //! A first sync over 50 kbit/s, once left alone and once cut again and again, with the hub killed in between (row 21).
 //!
-//! The link is a cable between network namespaces, so its bytes are those of packets, headers and retransmissions included.
+//! The link is a virtual link between network namespaces, so its bytes are those of packets, headers and retransmissions included.
 //! Where that is not permitted it is a proxy on the loopback interface.
 
 use std::time::Duration;
@@ -10,12 +10,12 @@ use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
 use yurt_testbed::link::Mode;
 use yurt_testbed::net::Net;
-use yurt_testbed::stage::Stage;
+use yurt_testbed::pool::TestPool;
 use yurt_workspace::Stopwatch;
 
-use super::field;
+use super::fixture;
 use crate::samples;
-use crate::subject::Lab;
+use crate::system_under_test::Environment;
 use crate::table::{Notes, Unit};
 
 /// 50 kbit/s in bytes per second.
@@ -44,11 +44,11 @@ struct Sync {
 }
 
 /// Measures it against a cloud of ours, and against kube-apiserver.
-pub(super) async fn measure(lab: &Lab, real: bool, notes: &mut Notes<'_>) -> Result<()> {
+pub(super) async fn measure(environment: &Environment, real: bool, notes: &mut Notes<'_>) -> Result<()> {
     let clouds = [("yurt-coordinator", Choice::Demo), ("kube-apiserver", Choice::Real)];
     for (name, cloud) in clouds.into_iter().take(if real { 2 } else { 1 }) {
-        let alone = sync(lab, &cloud, false).await.context("left alone")?;
-        let cut = sync(lab, &cloud, true).await.context("with cuts")?;
+        let alone = sync(environment, &cloud, false).await.context("left alone")?;
+        let cut = sync(environment, &cloud, true).await.context("with cuts")?;
         let what = format!("first sync of 1,000 slices of 100 endpoints from {name} at 50 kbit/s");
         let mut add = |more: &str, unit, value| notes.add("21", &format!("{what}{more}"), unit, value);
         add(", left alone: bytes", Unit::Kib, alone.bytes / 1024.0);
@@ -69,42 +69,42 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-async fn sync(lab: &Lab, cloud: &Choice, cuts: bool) -> Result<Sync> {
-    let mut setup = lab.setup()?;
+async fn sync(environment: &Environment, cloud: &Choice, cuts: bool) -> Result<Sync> {
+    let mut setup = environment.setup()?;
     match Net::new(&setup.tasks, SEED) {
         Ok(net) => setup.net = Some(net.into()),
-        Err(why) => println!("   a proxy instead of a cable, which needs network namespaces: {why:#}"),
+        Err(why) => println!("   a proxy instead of a virtual link, which needs network namespaces: {why:#}"),
     }
-    let mut stage = Stage::of(setup, cloud, &field::nodes(1), Election::SHORT).await?;
-    field::load(&stage.cloud.api, SLICES).await?;
-    stage.coordinator.start().await?;
-    stage.hubs[0].link.set(Mode::Slow(SLOW));
+    let mut pool = TestPool::of(setup, cloud, &fixture::nodes(1), Election::SHORT).await?;
+    fixture::load(&pool.cloud.api, SLICES).await?;
+    pool.coordinator.start().await?;
+    pool.hubs[0].link.set(Mode::Slow(SLOW));
     let watch = Stopwatch::start();
-    stage.hubs[0].start()?;
+    pool.hubs[0].start()?;
     let (mut count, mut next, mut killed) = (0_u32, CUT_EVERY, !cuts);
-    while !has_all(&stage).await {
+    while !has_all(&pool).await {
         let now = watch.elapsed();
         ensure!(
             now < LIMIT,
             "{:.0} bytes and not complete after {watch}",
-            from_cloud(&stage)
+            from_cloud(&pool)
         );
         if cuts && now > next {
-            stage.hubs[0].link.set(Mode::Cut);
+            pool.hubs[0].link.set(Mode::Cut);
             tokio::time::sleep(CUT_FOR).await;
-            stage.hubs[0].link.set(Mode::Slow(SLOW));
+            pool.hubs[0].link.set(Mode::Slow(SLOW));
             (count, next) = (count + 1, watch.elapsed() + CUT_EVERY);
         }
         if !killed && now > KILL_AFTER {
-            stage.hubs[0].seat.kill().await?;
-            stage.hubs[0].start()?;
+            pool.hubs[0].process.kill().await?;
+            pool.hubs[0].start()?;
             killed = true;
         }
         tokio::time::sleep(ASK_EVERY).await;
     }
-    let (took, bytes) = (watch.elapsed(), from_cloud(&stage));
+    let (took, bytes) = (watch.elapsed(), from_cloud(&pool));
     println!("   {bytes:.0} bytes, {count} cuts, {watch}");
-    field::end(stage).await?;
+    fixture::end(pool).await?;
     Ok(Sync {
         took,
         bytes,
@@ -112,11 +112,11 @@ async fn sync(lab: &Lab, cloud: &Choice, cuts: bool) -> Result<Sync> {
     })
 }
 
-async fn has_all(stage: &Stage) -> bool {
-    let listed = tokio::time::timeout(ASK_LIMIT, stage.hubs[0].proxy.list(samples::ALL_SLICES)).await;
+async fn has_all(pool: &TestPool) -> bool {
+    let listed = tokio::time::timeout(ASK_LIMIT, pool.hubs[0].proxy.list(samples::ALL_SLICES)).await;
     matches!(listed, Ok(Ok(listing)) if listing.objects.len() >= SLICES)
 }
 
-fn from_cloud(stage: &Stage) -> f64 {
-    stage.hubs[0].link.traffic().bytes_from_cloud as f64
+fn from_cloud(pool: &TestPool) -> f64 {
+    pool.hubs[0].link.traffic().bytes_from_cloud as f64
 }

@@ -12,12 +12,12 @@ use yurt_runtime::TaskGroup;
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::{Election, Hub};
 use yurt_testbed::link::Mode;
-use yurt_testbed::stage::Stage;
+use yurt_testbed::pool::TestPool;
 use yurt_workspace::Stopwatch;
 
-use super::field::{self, PATIENCE};
+use super::fixture::{self, PATIENCE};
 use crate::options::Programs;
-use crate::subject::Lab;
+use crate::system_under_test::Environment;
 use crate::usage;
 
 /// Arguments of `cargo xtask soak`.
@@ -64,35 +64,35 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = args.programs.build()?;
     yurt_testbed::runtime()?.block_on(async {
         let dir = yurt_testbed::folder("soak", false)?;
-        let lab = Lab::new(dir.path(), bin_dir, TaskGroup::new());
-        let mut stage = field::prepare(&lab, &Choice::Demo, 3, Election::SHORT, SLICES).await?;
-        field::start(&mut stage).await?;
-        for at in 0..stage.hubs.len() {
-            let setup = &stage.setup;
-            stage.hubs[at].start_clients(setup);
-            stage.hubs[at].start_kubelet(setup)?;
-            load(&setup.tasks, &stage.hubs[at]);
+        let environment = Environment::new(dir.path(), bin_dir, TaskGroup::new());
+        let mut pool = fixture::prepare(&environment, &Choice::Demo, 3, Election::SHORT, SLICES).await?;
+        fixture::start(&mut pool).await?;
+        for at in 0..pool.hubs.len() {
+            let setup = &pool.setup;
+            pool.hubs[at].start_clients(setup);
+            pool.hubs[at].start_kubelet(setup)?;
+            load(&setup.tasks, &pool.hubs[at]);
         }
-        stage.clients_catch_up(&[0, 1, 2], PATIENCE).await?;
-        write(&stage);
+        pool.clients_catch_up(&[0, 1, 2], PATIENCE).await?;
+        write(&pool);
         let part = Duration::from_secs(u64::from(args.minutes) * 60) / 3;
         let mut grew = Vec::new();
         for name in [BEGIN, "no coordinator", "no coordinator, no cloud"] {
             match name {
-                "no coordinator" => stage.coordinator.seat.kill().await?,
-                "no coordinator, no cloud" => stage.hubs.iter().for_each(|hub| hub.link.set(Mode::Cut)),
+                "no coordinator" => pool.coordinator.process.kill().await?,
+                "no coordinator, no cloud" => pool.hubs.iter().for_each(|hub| hub.link.set(Mode::Cut)),
                 _ => {}
             }
             println!("\n{name}, {} s:", part.as_secs());
-            let found = phase(&mut stage, part).await?;
+            let found = phase(&mut pool, part).await?;
             // At first the histories fill, each to its bound.
             if name != BEGIN {
                 grew.extend(found);
             }
         }
-        let relists = stage.suffered(&[0, 1, 2]).lists - u32::try_from(stage.hubs[0].clients().len() * 3)?;
+        let relists = pool.disruptions(&[0, 1, 2]).lists - u32::try_from(pool.hubs[0].clients().len() * 3)?;
         println!("\nrelists of the clients that stayed: {relists}");
-        let _ = stage.setup.tasks.shutdown(Duration::from_secs(2)).await;
+        let _ = pool.setup.tasks.shutdown(Duration::from_secs(2)).await;
         ensure!(grew.is_empty(), "more than allowed: {}", grew.join("; "));
         ensure!(relists == 0, "{relists} relists");
         Ok(())
@@ -100,23 +100,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Samples for `lasts`; what grew by more than is allowed.
-async fn phase(stage: &mut Stage, lasts: Duration) -> Result<Vec<String>> {
+async fn phase(pool: &mut TestPool, lasts: Duration) -> Result<Vec<String>> {
     let watch = Stopwatch::start();
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); stage.hubs.len() + 1];
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); pool.hubs.len() + 1];
     while watch.elapsed() < lasts {
         let at = watch.elapsed().as_secs_f64();
-        for (index, hub) in stage.hubs.iter_mut().enumerate() {
-            let pid = hub.seat.program()?.id();
+        for (index, hub) in pool.hubs.iter_mut().enumerate() {
+            let pid = hub.process.program()?.id();
             samples[index].extend(pid.map(|pid| sample(pid, &hub.cache, at)).transpose()?);
         }
-        if stage.coordinator.seat.runs() {
-            let pid = stage.coordinator.seat.program()?.id();
-            let data = &stage.coordinator.data;
-            samples[stage.hubs.len()].extend(pid.map(|pid| sample(pid, data, at)).transpose()?);
+        if pool.coordinator.process.runs() {
+            let pid = pool.coordinator.process.program()?.id();
+            let data = &pool.coordinator.data;
+            samples[pool.hubs.len()].extend(pid.map(|pid| sample(pid, data, at)).transpose()?);
         }
         tokio::time::sleep(SAMPLE_EVERY).await;
     }
-    let names = stage.hubs.iter().map(|hub| hub.node).chain(["coordinator"]);
+    let names = pool.hubs.iter().map(|hub| hub.node).chain(["coordinator"]);
     let settled = lasts.as_secs_f64() * WARM_UP;
     let mut grew = Vec::new();
     for (name, samples) in names.zip(samples) {
@@ -189,15 +189,15 @@ fn load(tasks: &TaskGroup, hub: &Hub) {
 }
 
 /// Changes one slice after the other in the cloud.
-fn write(stage: &Stage) {
-    let (api, token) = (stage.cloud.api.clone(), stage.setup.tasks.token());
+fn write(pool: &TestPool) {
+    let (api, token) = (pool.cloud.api.clone(), pool.setup.tasks.token());
     let writing = async move {
         for turn in 0.. {
-            let _ = field::touch(&api, turn).await;
+            let _ = fixture::touch(&api, turn).await;
             tokio::time::sleep(WRITE_EVERY).await;
         }
     };
-    stage.setup.tasks.spawn("writer", async move {
+    pool.setup.tasks.spawn("writer", async move {
         token.run_until_cancelled(writing).await;
     });
 }

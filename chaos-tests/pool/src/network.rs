@@ -1,7 +1,7 @@
 //! `cargo xtask links`: a pool in network namespaces, whose packets are lost, duplicated, reordered, delayed or dropped
 //! in one direction.
 //!
-//! Checks below TCP: bad weather changes neither leadership nor sources. A half-open link, which no socket reports as
+//! Checks below TCP: a bad link changes neither leadership nor sources. A half-open link, which no socket reports as
 //! broken, is detected within the bounds of the election. Clients behind the hubs are unaffected in both cases. Needs
 //! the right to make network namespaces and TUN devices; without it, a line says so and nothing is checked.
 
@@ -17,8 +17,8 @@ use yurt_testbed::hub::Election;
 use yurt_testbed::identities::Identities;
 use yurt_testbed::link::{Link, Mode};
 use yurt_testbed::net::Net;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::pool::TestPool;
+use yurt_testbed::wait_for::wait_for;
 use yurt_testbed::{self as testbed, Setup, program, sample};
 use yurt_workspace::Stopwatch;
 use yurt_workspace::programs::{self, Profile};
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Seed of the affected packets; the same seed repeats them
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Duration of each weather, in seconds
+    /// Duration of each impairment, in seconds
     #[arg(long, value_name = "N", default_value_t = 40)]
     seconds: u64,
     /// Use kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
@@ -52,7 +52,7 @@ enum End {
     Coordinator,
 }
 
-/// State that the weather must not change.
+/// State that an impairment must not change.
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
     leader: usize,
@@ -70,7 +70,7 @@ const ELECTION: Election = Election {
     renew: Duration::from_secs(10),
     retry: Duration::from_secs(2),
 };
-const WEATHERS: [Mode; 5] = [Mode::Lossy, Mode::Reordered, Mode::Doubled, Mode::Jittery, Mode::Radio];
+const IMPAIRMENTS: [Mode; 5] = [Mode::Lossy, Mode::Reordered, Mode::Doubled, Mode::Jittery, Mode::Radio];
 const HALVES: [(End, Mode); 4] = [
     (End::Cloud, Mode::RequestsVanish),
     (End::Cloud, Mode::AnswersVanish),
@@ -79,7 +79,7 @@ const HALVES: [(End, Mode); 4] = [
 ];
 /// Time until the pool is up, and until it is in order again.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Longest time for a change to reach every client, in any weather: a few retransmissions in a row.
+/// Longest time for a change to reach every client, under any impairment: a few retransmissions in a row.
 const ARRIVES: Duration = Duration::from_secs(15);
 /// Two probes that fail in a row (5 s until the first begins, 3 s each, 1 s between), 1 s of draining, the successor,
 /// and the delay of a busy machine.
@@ -88,7 +88,7 @@ const CLOUD_BOUND: Duration = Duration::from_secs(5 + 3 + 1 + 3 + 1 + 4);
 const COORDINATOR_BOUND: Duration = Duration::from_secs(15 + 2 + 4);
 /// Lines of each log that are shown when a check fails.
 const LOG_TAIL_LINES: usize = 40;
-/// Time cables and clients have to end.
+/// Time virtual links and clients have to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs all checks.
@@ -130,22 +130,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 async fn check(args: &Args, setup: Setup) -> Result<()> {
     let cloud = if args.real { Choice::Real } else { Choice::Demo };
-    let mut stage = Stage::of(setup, &cloud, &sample::NODES, ELECTION).await?;
+    let mut pool = TestPool::of(setup, &cloud, &sample::NODES, ELECTION).await?;
     let watch = Stopwatch::start();
-    begin(&mut stage).await?;
+    begin(&mut pool).await?;
     println!("✓ {:<44} after {watch}", "the pool is up");
-    let histories = Histories::begin(&stage, args.seed).await?;
-    for mode in WEATHERS {
-        weather(&mut stage, mode, Duration::from_secs(args.seconds))
+    let histories = Histories::begin(&pool, args.seed).await?;
+    for mode in IMPAIRMENTS {
+        impaired(&mut pool, mode, Duration::from_secs(args.seconds))
             .await
-            .with_context(|| format!("{mode:?} on every cable"))?;
+            .with_context(|| format!("{mode:?} on every virtual link"))?;
     }
     for (end, mode) in HALVES {
-        half_open(&mut stage, end, mode)
+        half_open(&mut pool, end, mode)
             .await
             .with_context(|| format!("{mode:?} between the leader and the {end:?}"))?;
     }
-    stage.no_client_complains().await?;
+    pool.no_client_complains().await?;
     let verdict = histories.check().await?;
     println!(
         "{} statements checked, {} whole states compared, {} violations",
@@ -158,76 +158,76 @@ async fn check(args: &Args, setup: Setup) -> Result<()> {
     Ok(())
 }
 
-async fn begin(stage: &mut Stage) -> Result<()> {
-    stage.coordinator.start().await?;
-    for hub in &mut stage.hubs {
+async fn begin(pool: &mut TestPool) -> Result<()> {
+    pool.coordinator.start().await?;
+    for hub in &mut pool.hubs {
         hub.start()?;
     }
-    for hub in &mut stage.hubs {
+    for hub in &mut pool.hubs {
         hub.healthy().await?;
     }
-    until(PATIENCE, "one hub leads", async || stage.leader().await).await?;
-    let Stage { setup, hubs, .. } = stage;
+    wait_for(PATIENCE, "one hub leads", async || pool.leader().await).await?;
+    let TestPool { setup, hubs, .. } = pool;
     hubs.iter_mut().for_each(|hub| hub.start_clients(setup));
-    in_order(stage).await.map(drop)
+    in_order(pool).await.map(drop)
 }
 
 /// Waits until one hub leads and follows the cloud, the others follow the coordinator, and all clients have everything.
-async fn in_order(stage: &Stage) -> Result<Order> {
-    let all: Vec<usize> = (0..stage.hubs.len()).collect();
+async fn in_order(pool: &TestPool) -> Result<Order> {
+    let all: Vec<usize> = (0..pool.hubs.len()).collect();
     let settled = async || {
-        let order = Order::of(stage).await?;
+        let order = Order::of(pool).await?;
         for (hub, sources) in order.sources.iter().enumerate() {
             let wanted = if hub == order.leader { "cloud" } else { "coordinator" };
-            ensure!(sources == wanted, "{} follows {sources:?}", stage.hubs[hub].node);
+            ensure!(sources == wanted, "{} follows {sources:?}", pool.hubs[hub].node);
         }
         Ok(())
     };
-    until(PATIENCE, "the pool is in order", settled).await?;
-    stage.clients_catch_up(&all, PATIENCE).await?;
-    Order::of(stage).await
+    wait_for(PATIENCE, "the pool is in order", settled).await?;
+    pool.clients_catch_up(&all, PATIENCE).await?;
+    Order::of(pool).await
 }
 
-/// Applies bad weather to every cable for a while: changes arrive, and nothing else changes.
-async fn weather(stage: &mut Stage, mode: Mode, lasts: Duration) -> Result<()> {
-    let before = in_order(stage).await?;
-    let all: Vec<usize> = (0..stage.hubs.len()).collect();
-    let streams = stage.suffered(&all).streams;
-    set_all(stage, mode);
+/// Applies a bad link to every virtual link for a while: changes arrive, and nothing else changes.
+async fn impaired(pool: &mut TestPool, mode: Mode, lasts: Duration) -> Result<()> {
+    let before = in_order(pool).await?;
+    let all: Vec<usize> = (0..pool.hubs.len()).collect();
+    let streams = pool.disruptions(&all).streams;
+    set_all(pool, mode);
     let watch = Stopwatch::start();
     let (mut changes, mut longest) = (0_u32, Duration::ZERO);
     while watch.elapsed() < lasts {
-        longest = longest.max(stage.change_arrives(&all, ARRIVES).await?);
+        longest = longest.max(pool.change_arrives(&all, ARRIVES).await?);
         changes += 1;
-        let now = Order::of(stage).await?;
+        let now = Order::of(pool).await?;
         ensure!(now == before, "it was {before:?}, after {watch} it is {now:?}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    set_all(stage, Mode::Pass);
-    let broken = stage.suffered(&all).streams - streams;
+    set_all(pool, Mode::Pass);
+    let broken = pool.disruptions(&all).streams - streams;
     println!(
         "✓ {:<44} {changes} changes, the slowest in {:.2} s; same leader, same sources, no relist, {broken} watches broke",
-        format!("{mode:?} on every cable for {} s", lasts.as_secs()),
+        format!("{mode:?} on every virtual link for {} s", lasts.as_secs()),
         longest.as_secs_f64(),
     );
     Ok(())
 }
 
-/// Drops everything in one direction of a cable of the leader: another hub leads soon, and the clients are unaffected.
-async fn half_open(stage: &mut Stage, end: End, mode: Mode) -> Result<()> {
-    let before = in_order(stage).await?;
+/// Drops everything in one direction of a virtual link of the leader: another hub leads soon, and the clients are unaffected.
+async fn half_open(pool: &mut TestPool, end: End, mode: Mode) -> Result<()> {
+    let before = in_order(pool).await?;
     let old = before.leader;
-    let others: Vec<usize> = (0..stage.hubs.len()).filter(|hub| *hub != old).collect();
-    end.of(stage, old).set(mode);
+    let others: Vec<usize> = (0..pool.hubs.len()).filter(|hub| *hub != old).collect();
+    end.of(pool, old).set(mode);
     let other_leads = async || {
-        let leader = stage.leader().await?;
-        ensure!(leader != old, "{} still leads", stage.hubs[old].node);
+        let leader = pool.leader().await?;
+        ensure!(leader != old, "{} still leads", pool.hubs[old].node);
         Ok(())
     };
-    let ((), took) = until(end.bound(), "another hub leads", other_leads).await?;
-    let arrived = stage.change_arrives(&others, ARRIVES).await?;
-    end.of(stage, old).set(Mode::Pass);
-    let after = in_order(stage).await?;
+    let ((), took) = wait_for(end.bound(), "another hub leads", other_leads).await?;
+    let arrived = pool.change_arrives(&others, ARRIVES).await?;
+    end.of(pool, old).set(Mode::Pass);
+    let after = in_order(pool).await?;
     ensure!(
         after.told == before.told,
         "lists and deletions: {:?} before, {:?} after",
@@ -243,8 +243,8 @@ async fn half_open(stage: &mut Stage, end: End, mode: Mode) -> Result<()> {
     Ok(())
 }
 
-fn set_all(stage: &Stage, mode: Mode) {
-    for hub in &stage.hubs {
+fn set_all(pool: &TestPool, mode: Mode) {
+    for hub in &pool.hubs {
         hub.link.set(mode);
         hub.pool_link.set(mode);
     }
@@ -253,10 +253,10 @@ fn set_all(stage: &Stage, mode: Mode) {
 // === impl End ===
 
 impl End {
-    fn of(self, stage: &Stage, hub: usize) -> &Link {
+    fn of(self, pool: &TestPool, hub: usize) -> &Link {
         match self {
-            Self::Cloud => &stage.hubs[hub].link,
-            Self::Coordinator => &stage.hubs[hub].pool_link,
+            Self::Cloud => &pool.hubs[hub].link,
+            Self::Coordinator => &pool.hubs[hub].pool_link,
         }
     }
 
@@ -271,20 +271,20 @@ impl End {
 // === impl Order ===
 
 impl Order {
-    async fn of(stage: &Stage) -> Result<Self> {
-        let leader = stage.leader().await?;
-        let summary = stage.hubs[leader].state().await?.summary();
+    async fn of(pool: &TestPool) -> Result<Self> {
+        let leader = pool.leader().await?;
+        let summary = pool.hubs[leader].state().await?.summary();
         let mut sources = Vec::new();
-        for hub in &stage.hubs {
+        for hub in &pool.hubs {
             sources.push(hub.state().await?.sources());
         }
-        let all: Vec<usize> = (0..stage.hubs.len()).collect();
-        let suffered = stage.suffered(&all);
+        let all: Vec<usize> = (0..pool.hubs.len()).collect();
+        let disruptions = pool.disruptions(&all);
         Ok(Self {
             leader,
             summary,
             sources,
-            told: (suffered.lists, suffered.deleted),
+            told: (disruptions.lists, disruptions.deleted),
         })
     }
 }

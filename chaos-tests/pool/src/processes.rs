@@ -6,33 +6,33 @@
 //! rest, and every history is checked against the history of the cloud.
 //!
 //! The modules:
-//! * [`worlds`]: models and simulations;
+//! * [`models`]: models and simulations;
 //! * [`faults`]: faults of processes; pure;
-//! * [`agenda`]: their times; pure;
-//! * [`field`]: their targets;
+//! * [`schedule`]: their times; pure;
+//! * [`environment`]: their targets;
 //! * [`hostile`]: actors that attack;
 //! * [`memory`][]: budgets;
 //! * [`traffic`]: changes in the cloud;
-//! * [`locals`]: writes at the coordinators;
+//! * [`local_writes`]: writes at the coordinators;
 //! * [`clients`] and [`history`]: events that clients received;
-//! * [`beats`][]: heartbeats;
+//! * [`heartbeats`][]: heartbeats;
 //! * [`mod@run`]: one run;
 //! * [`report`]: the final report; pure.
 
-mod agenda;
-mod beats;
 mod clients;
+mod environment;
 mod faults;
-mod field;
+mod heartbeats;
 pub(crate) mod history;
 mod hostile;
-mod locals;
+mod local_writes;
 mod memory;
+mod models;
 mod report;
 mod rollback;
 mod run;
+mod schedule;
 mod traffic;
-mod worlds;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,8 +48,8 @@ use yurt_testbed::{self as testbed, Setup, program};
 use yurt_workspace::Stopwatch;
 use yurt_workspace::programs::{self, Profile};
 
+use environment::Store;
 use faults::{Fault, Need};
-use field::Store;
 use report::{Report, Totals};
 use run::Outcome;
 
@@ -82,7 +82,7 @@ pub(crate) struct Args {
     /// Go)
     #[arg(long, conflicts_with = "links")]
     etcd: bool,
-    /// Run programs in network namespaces joined by cables: link faults affect packets below TCP (needs root)
+    /// Run programs in network namespaces joined by virtual links: link faults affect packets below TCP (needs root)
     #[arg(long)]
     links: bool,
     /// Keep the folder with certificates, data, logs and histories; a failed run always keeps it
@@ -97,7 +97,7 @@ pub(crate) struct Args {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Chosen {
     /// Models and simulations: all of them, or those with this in their names.
-    worlds: Option<Option<String>>,
+    models: Option<Option<String>>,
     /// Faults that may be injected into real processes.
     faults: Option<Vec<Fault>>,
 }
@@ -137,9 +137,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     let chosen = args.chosen()?;
-    let (worlds, pools) = args.halves(&chosen)?;
+    let (models, pools) = args.halves(&chosen)?;
     let (mut report, mut failures) = (Report::default(), Vec::new());
-    if let Some((totals, outcome)) = worlds {
+    if let Some((totals, outcome)) = models {
         report.add("models and simulations", totals);
         failures.extend(outcome.err());
     }
@@ -170,7 +170,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 impl Args {
     fn chosen(&self) -> Result<Chosen> {
         let all = || Some(self.possible());
-        let of = |worlds, faults| Ok(Chosen { worlds, faults });
+        let of = |models, faults| Ok(Chosen { models, faults });
         match self.only.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] if self.minutes.is_some() => of(None, all()),
             [] => of(Some(None), all()),
@@ -215,7 +215,7 @@ impl Args {
         let watch = Stopwatch::start();
         let bin_dir = programs::build(Profile::Tests)?;
         let dir = testbed::folder("chaos-models", false)?;
-        let plan = chosen.worlds.as_ref().map(|only| worlds::Plan {
+        let plan = chosen.models.as_ref().map(|only| models::Plan {
             long: self.long.then(|| self.whole()),
             only: only.clone(),
             seed: self.seed,
@@ -223,14 +223,14 @@ impl Args {
             program: bin_dir.join("yurt-chaos"),
         });
         std::thread::scope(|scope| {
-            let worlds = plan.map(|plan| scope.spawn(move || worlds::run(&plan, dir.path())));
+            let models = plan.map(|plan| scope.spawn(move || models::run(&plan, dir.path())));
             let kinds = chosen.faults.as_deref();
             let pools = kinds.map(|kinds| self.pools(kinds, &bin_dir, &watch));
-            let worlds = worlds.map(|worlds| {
+            let models = models.map(|models| {
                 let panicked = |_| Err(anyhow::anyhow!("the thread panicked"));
-                worlds.join().unwrap_or_else(panicked)
+                models.join().unwrap_or_else(panicked)
             });
-            Ok((worlds.transpose()?, pools.transpose()?))
+            Ok((models.transpose()?, pools.transpose()?))
         })
     }
 
@@ -355,11 +355,11 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
         outcome.relists,
         outcome.streams,
         outcome.leaders.epochs,
-        outcome.beats.count,
+        outcome.heartbeats.count,
         outcome.leaders.relayed,
-        outcome.locals.count,
-        outcome.locals.refused,
-        outcome.locals.longest.as_secs_f64(),
+        outcome.local_writes.count,
+        outcome.local_writes.refused,
+        outcome.local_writes.longest.as_secs_f64(),
         rest.map_or_else(
             |_| "never at rest".to_owned(),
             |after| format!("at rest after {:.1} s", after.as_secs_f64())
@@ -418,14 +418,14 @@ mod tests {
     fn both_halves_run_unless_one_is_named() {
         let all = Some(Line::try_parse_from(["chaos"]).expect("no flags").args.possible());
         let both = Chosen {
-            worlds: Some(None),
+            models: Some(None),
             faults: all.clone(),
         };
         for line in ["", "--quick --seed 3", "--long --hours 5", "--long --hours 0.5"] {
             assert_eq!(chosen(line).expect(line), both);
         }
         let processes = Chosen {
-            worlds: None,
+            models: None,
             faults: all,
         };
         for line in ["--minutes 2", "--only processes", "--only processes --minutes 2"] {
@@ -438,8 +438,8 @@ mod tests {
     fn names_belong_to_one_half() {
         let faults = chosen("--only leader-killed,cloud-paused").expect("two faults");
         assert_eq!(faults.faults, Some(vec![Fault::LeaderKilled, Fault::CloudPaused]));
-        assert_eq!(faults.worlds, None);
-        let world = chosen("--only reads/lists").expect("a scenario").worlds;
+        assert_eq!(faults.models, None);
+        let world = chosen("--only reads/lists").expect("a scenario").models;
         assert_eq!(world, Some(Some("reads/lists".to_owned())));
         assert!(chosen("--only leader-killed,reads/lists").is_err());
         assert!(chosen("--long --minutes 2").is_err());

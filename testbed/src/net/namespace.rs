@@ -25,7 +25,7 @@ impl Namespace {
     /// The reason why this machine or user may not have one.
     pub(super) fn new() -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("yurt-lab-{}-{number}", std::process::id());
+        let name = format!("yurt-testbed-{}-{number}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]))?;
         // An open file keeps it; without its name nothing remains after a crash.
         let file = File::open(format!("/run/netns/{name}")).context("cannot open the network namespace");

@@ -175,7 +175,7 @@ impl Member {
             .identities
             .client_pair(&format!("system:node:{name}"), &["system:nodes"])?;
         let tls = ClientTls {
-            ca: PemSource::inline("the lab's CA", setup.identities.ca_pem()),
+            ca: PemSource::inline("the testbed's CA", setup.identities.ca_pem()),
             identity: Some(PemIdentity::inline("a simulated node", &pair)),
         };
         let base = format!("https://127.0.0.1:{port}").parse()?;

@@ -11,16 +11,16 @@ use yurt_runtime::TaskGroup;
 use yurt_testbed::api::Api;
 use yurt_testbed::client::{Client, WATCH_SECONDS};
 use yurt_testbed::hub::COLLECTIONS;
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::sample::NAMESPACE;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::wait_for::wait_for;
 
 use crate::processes::history::{MARK, seen};
 
 /// All recorded clients of a run.
 pub(super) struct Histories {
-    /// One per collection, at the cloud and over no cable.
-    witnesses: Vec<Recorded>,
+    /// One per collection, at the cloud and over no virtual link.
+    reference_clients: Vec<Recorded>,
     clients: Vec<Recorded>,
     changes: TaskGroup,
 }
@@ -45,25 +45,25 @@ const PATIENCE: Duration = Duration::from_secs(90);
 // === impl Histories ===
 
 impl Histories {
-    /// Starts the clients, the witnesses first, then the changes.
-    pub(super) async fn begin(stage: &Stage, seed: u64) -> Result<Self> {
+    /// Starts the clients, the reference clients first, then the changes.
+    pub(super) async fn begin(pool: &TestPool, seed: u64) -> Result<Self> {
         let record = |who: &str, api: &Api, seconds| {
             COLLECTIONS
-                .map(|collection| Recorded::start(stage, format!("{who}, {collection}"), api, collection, seconds))
+                .map(|collection| Recorded::start(pool, format!("{who}, {collection}"), api, collection, seconds))
         };
-        let witnesses: Vec<_> = record("cloud", &stage.cloud.api, WATCH_SECONDS).into();
-        for witness in &witnesses {
-            witness.client.sees(|view| view.watching).await?;
+        let reference_clients: Vec<_> = record("cloud", &pool.cloud.api, WATCH_SECONDS).into();
+        for reference_client in &reference_clients {
+            reference_client.client.sees(|view| view.watching).await?;
         }
-        let hubs = stage.hubs.iter();
+        let hubs = pool.hubs.iter();
         let clients = hubs.flat_map(|hub| record(hub.node, &hub.proxy, SHORT_WATCH)).collect();
-        let changes = stage.setup.tasks.child();
-        let (cloud, token) = (stage.cloud.api.clone(), changes.token());
+        let changes = pool.setup.tasks.child();
+        let (cloud, token) = (pool.cloud.api.clone(), changes.token());
         changes.spawn("changes", async move {
             let _ = token.run_until_cancelled(change(cloud, seed)).await;
         });
         Ok(Self {
-            witnesses,
+            reference_clients,
             clients,
             changes,
         })
@@ -74,11 +74,11 @@ impl Histories {
         let _ = self.changes.shutdown(STOP_LIMIT).await;
         let mut verdict = Verdict::default();
         for (index, client) in self.clients.iter().enumerate() {
-            let witness = &self.witnesses[index % self.witnesses.len()];
+            let reference_client = &self.reference_clients[index % self.reference_clients.len()];
             let what = format!("{} has everything and gets a bookmark", client.name);
             let at_rest = async || {
                 ensure!(
-                    client.client.view().objects == witness.client.view().objects,
+                    client.client.view().objects == reference_client.client.view().objects,
                     "something is missing"
                 );
                 let told = client.told();
@@ -88,8 +88,8 @@ impl Histories {
                 );
                 Ok(told)
             };
-            let (told, _) = until(PATIENCE, &what, at_rest).await?;
-            let found = history::check(&told, &Truth::of(&witness.told()), 1);
+            let (told, _) = wait_for(PATIENCE, &what, at_rest).await?;
+            let found = history::check(&told, &Truth::of(&reference_client.told()), 1);
             verdict.checked += found.checked;
             verdict.bookmarks += found.bookmarks;
             let named = found
@@ -122,10 +122,10 @@ async fn change(cloud: Api, seed: u64) {
 // === impl Recorded ===
 
 impl Recorded {
-    fn start(stage: &Stage, name: String, api: &Api, collection: &'static str, seconds: u32) -> Self {
+    fn start(pool: &TestPool, name: String, api: &Api, collection: &'static str, seconds: u32) -> Self {
         let history = Arc::new(Mutex::new(History::new()));
         let kept = Arc::clone(&history);
-        let client = Client::recording(&stage.setup.tasks, api.clone(), collection, seconds, move |told| {
+        let client = Client::recording(&pool.setup.tasks, api.clone(), collection, seconds, move |told| {
             kept.lock().unwrap_or_else(PoisonError::into_inner).push(seen(&told));
         });
         Self { name, client, history }

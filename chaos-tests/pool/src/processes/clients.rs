@@ -9,11 +9,11 @@ use anyhow::{Context, Result, ensure};
 use tokio::sync::watch;
 use yurt_chaos_validate::history::{self, History, Seen, Truth, Verdict};
 use yurt_testbed::api::Api;
-use yurt_testbed::client::{Client, Habits, WATCH_SECONDS};
+use yurt_testbed::client::{Client, WATCH_SECONDS, WatchOptions};
 use yurt_testbed::sample::{NAMESPACE, POOL_LOCAL_SERVICE};
-use yurt_testbed::until::until;
+use yurt_testbed::wait_for::wait_for;
 
-use super::field::Field;
+use super::environment::Environment;
 use super::history::seen;
 
 /// A client and its recorded events.
@@ -37,25 +37,36 @@ const WATCHES: [u32; 2] = [WATCH_SECONDS, 3];
 const BOOKMARKS: Duration = Duration::from_secs(65);
 
 /// Starts a client of each of these collections at the cloud itself, and waits until they watch.
-pub(super) async fn witnesses(field: &Field, who: &str, collections: &[&'static str]) -> Result<Vec<Recorded>> {
-    let api = &field.stage.cloud.api;
+pub(super) async fn reference_clients(
+    environment: &Environment,
+    who: &str,
+    collections: &[&'static str],
+) -> Result<Vec<Recorded>> {
+    let api = &environment.pool.cloud.api;
     let always = || watch::Sender::new(true).subscribe();
-    let start = |collection: &&'static str| Recorded::start(field, who, api, collection, WATCH_SECONDS, always());
-    let witnesses: Vec<Recorded> = collections.iter().map(start).collect();
-    for witness in &witnesses {
-        witness.client.sees(|view| view.watching).await?;
+    let start = |collection: &&'static str| Recorded::start(environment, who, api, collection, WATCH_SECONDS, always());
+    let reference_clients: Vec<Recorded> = collections.iter().map(start).collect();
+    for reference_client in &reference_clients {
+        reference_client.client.sees(|view| view.watching).await?;
     }
-    Ok(witnesses)
+    Ok(reference_clients)
 }
 
 /// Starts clients of all collections behind each hub.
-pub(super) fn behind_hubs(field: &Field) -> Vec<Recorded> {
+pub(super) fn behind_hubs(environment: &Environment) -> Vec<Recorded> {
     let mut clients = Vec::new();
-    for (index, hub) in field.stage.hubs.iter().enumerate() {
+    for (index, hub) in environment.pool.hubs.iter().enumerate() {
         for seconds in WATCHES {
-            for collection in field.collections() {
-                let reads = field.reads(index);
-                clients.push(Recorded::start(field, hub.node, &hub.proxy, collection, seconds, reads));
+            for collection in environment.collections() {
+                let reads = environment.reads(index);
+                clients.push(Recorded::start(
+                    environment,
+                    hub.node,
+                    &hub.proxy,
+                    collection,
+                    seconds,
+                    reads,
+                ));
             }
         }
     }
@@ -75,9 +86,13 @@ fn difference(held: &BTreeMap<String, u64>, cloud: &BTreeMap<String, u64>) -> Op
 }
 
 /// Returns an error unless all clients of these collections hold the cloud's state, and watch.
-pub(super) async fn hold_all(field: &Field, clients: &[Recorded], collections: &[&'static str]) -> Result<()> {
+pub(super) async fn hold_all(
+    environment: &Environment,
+    clients: &[Recorded],
+    collections: &[&'static str],
+) -> Result<()> {
     for collection in collections {
-        let cloud = field.stage.cloud.api.list(collection).await?;
+        let cloud = environment.pool.cloud.api.list(collection).await?;
         for client in clients.iter().filter(|client| client.collection == *collection) {
             let view = client.client.view();
             let differs = difference(&view.objects, &cloud.objects);
@@ -102,22 +117,27 @@ pub(super) async fn last_bookmarks(clients: impl Iterator<Item = &Recorded>) -> 
             ensure!(matches!(client.last(), Some(Seen::Bookmark(_))), "no bookmark yet");
             Ok(())
         };
-        until(BOOKMARKS, &format!("{} gets a bookmark", client.name), got).await?;
+        wait_for(BOOKMARKS, &format!("{} gets a bookmark", client.name), got).await?;
     }
     Ok(())
 }
 
-/// Checks every client's history against the histories of the witnesses. A demo cloud never makes a witness list again;
+/// Checks every client's history against the histories of the reference clients. A demo cloud never makes one of them list again;
 /// kube-apiserver does after a restart, and changes it missed then are not checked.
-pub(super) fn verdict(witnesses: &[Recorded], clients: &[Recorded], is_ours: bool) -> Verdict {
+pub(super) fn verdict(reference_clients: &[Recorded], clients: &[Recorded], is_ours: bool) -> Verdict {
     let mut verdict = Verdict::default();
     for client in clients {
-        let Some(witness) = witnesses.iter().find(|witness| witness.collection == client.collection) else {
+        let Some(reference_client) = reference_clients
+            .iter()
+            .find(|reference_client| reference_client.collection == client.collection)
+        else {
             continue;
         };
-        let truth = Truth::of(&witness.seen());
+        let truth = Truth::of(&reference_client.seen());
         if is_ours && truth.gaps() > 0 {
-            verdict.violations.push(format!("{} listed again", witness.name));
+            verdict
+                .violations
+                .push(format!("{} listed again", reference_client.name));
         }
         verdict.add(client.named(history::check(&client.seen(), &truth, client.lists_max)));
     }
@@ -128,7 +148,7 @@ pub(super) fn verdict(witnesses: &[Recorded], clients: &[Recorded], is_ours: boo
 
 impl Recorded {
     fn start(
-        field: &Field,
+        environment: &Environment,
         who: &str,
         api: &Api,
         collection: &'static str,
@@ -137,9 +157,9 @@ impl Recorded {
     ) -> Self {
         let history = Arc::new(Mutex::new(History::new()));
         let kept = Arc::clone(&history);
-        let habits = Habits { watch_seconds, reads };
-        let tasks = &field.stage.setup.tasks;
-        let client = Client::with_habits(tasks, api.clone(), collection, habits, move |told| {
+        let options = WatchOptions { watch_seconds, reads };
+        let tasks = &environment.pool.setup.tasks;
+        let client = Client::with_habits(tasks, api.clone(), collection, options, move |told| {
             kept.lock().unwrap_or_else(PoisonError::into_inner).push(seen(&told));
         });
         let kind = collection.rsplit('/').next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The faults of a run with real processes: the catalogue, and their targets. Pure; [`course`] has the steps of each,
+//! The faults of a run with real processes: the catalogue, and their targets. Pure; [`fault_steps`] has the steps of each,
 //! and its end.
 
-mod course;
+mod fault_steps;
 
 use std::time::Duration;
 
@@ -291,7 +291,7 @@ pub(super) struct Step {
 
 /// Targets that a fault may choose from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cast {
+pub(super) struct Topology {
     pub(super) hubs: usize,
     /// The hub that leads, if one reports it.
     pub(super) leader: Option<usize>,

@@ -23,7 +23,7 @@ use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::watch;
 use yurt_testbed::api::Api;
-use yurt_testbed::stage::Stage;
+use yurt_testbed::pool::TestPool;
 
 pub(super) use forger::play as forge;
 pub(super) use member::NODE;
@@ -89,7 +89,7 @@ struct Tally {
 #[derive(Clone, Debug, Default)]
 struct Record(Arc<Mutex<Totals>>);
 
-/// The actors of a run. They end with the tasks of the stage.
+/// The actors of a run. They end with the tasks of the pool.
 pub(super) struct Actors {
     /// True for each actor that attacks, in the order of [`ACTORS`].
     switches: [watch::Sender<bool>; ACTORS.len()],
@@ -114,18 +114,18 @@ impl Actors {
     ///
     /// # Errors
     /// A certificate or a client that cannot be made.
-    pub(super) fn start(stage: &Stage, seed: u64) -> Result<Self> {
+    pub(super) fn start(pool: &TestPool, seed: u64) -> Result<Self> {
         let record = Record::default();
         let switches = ACTORS.map(|_| watch::Sender::new(false));
         let [member, pod, stranger] = switches.each_ref().map(watch::Sender::subscribe);
-        let tasks = &stage.setup.tasks;
-        let attacker = member::Member::new(stage, seed, record.clone())?;
+        let tasks = &pool.setup.tasks;
+        let attacker = member::Member::new(pool, seed, record.clone())?;
         let token = tasks.token();
         tasks.spawn("hostile member", async move {
             let _ = token.run_until_cancelled(live(attacker, member)).await;
         });
-        pod::Pod::new(stage, seed, record.clone())?.start(tasks.token(), pod)?;
-        let attacker = stranger::Stranger::new(stage, record.clone())?;
+        pod::Pod::new(pool, seed, record.clone())?.start(tasks.token(), pod)?;
+        let attacker = stranger::Stranger::new(pool, record.clone())?;
         let token = tasks.token();
         tasks.spawn("stranger", async move {
             let _ = token.run_until_cancelled(live(attacker, stranger)).await;

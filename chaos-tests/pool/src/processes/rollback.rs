@@ -12,12 +12,12 @@ use yurt_chaos_validate::rollback::{self, Rollback};
 use yurt_runtime::Clock;
 use yurt_testbed::hub::COLLECTIONS;
 use yurt_testbed::link::Mode;
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::ready;
-use yurt_testbed::stage::Stage;
 
 use super::clients::{self, Recorded};
+use super::environment::{self, Environment};
 use super::faults::{Act, Target};
-use super::field::{self, Field};
 use super::run::{self, Traffic};
 
 /// Changes in the restored cloud.
@@ -41,11 +41,11 @@ enum Meanwhile {
 ///
 /// # Errors
 /// A cloud that does not start again, or cannot be copied.
-pub(super) async fn back_up(stage: &mut Stage) -> Result<()> {
-    let (data, copy) = places(stage)?;
-    stage.cloud.seat.stop(field::STOP_LIMIT).await?;
+pub(super) async fn back_up(pool: &mut TestPool) -> Result<()> {
+    let (data, copy) = places(pool)?;
+    pool.cloud.process.stop(environment::STOP_LIMIT).await?;
     copy_folder(&data, &copy)?;
-    start(stage).await
+    start(pool).await
 }
 
 /// Restores the cloud, changes it, and waits until every client has all of it. Returns the violations in the clients'
@@ -54,9 +54,9 @@ pub(super) async fn back_up(stage: &mut Stage) -> Result<()> {
 /// # Errors
 /// A cloud that does not start, a pool that does not come to rest.
 pub(super) async fn play(
-    field: &mut Field,
+    environment: &mut Environment,
     seed: u64,
-    witnesses: &[Recorded],
+    reference_clients: &[Recorded],
     clients: &[Recorded],
     leader: Option<usize>,
 ) -> Result<Verdict> {
@@ -67,7 +67,7 @@ pub(super) async fn play(
     };
     println!("the cloud is restored from a backup; pool: {meanwhile:?}");
     let lengths: Vec<usize> = clients.iter().map(|client| client.seen().len()).collect();
-    let before: Vec<(&str, Truth)> = witnesses
+    let before: Vec<(&str, Truth)> = reference_clients
         .iter()
         .map(|one| (one.collection, Truth::of(&one.seen())))
         .collect();
@@ -78,37 +78,39 @@ pub(super) async fn play(
     };
     let targets: Vec<Target> = match (meanwhile, leader) {
         (Meanwhile::LeaderKilled, Some(leader)) => vec![Target::Hub(leader)],
-        _ => (0..field.stage.hubs.len()).map(Target::CloudLink).collect(),
+        _ => (0..environment.pool.hubs.len()).map(Target::CloudLink).collect(),
     };
     for target in &targets {
-        field.perform(*target, begin).await?;
+        environment.perform(*target, begin).await?;
     }
-    let head = field.stage.cloud.api.list(COLLECTIONS[0]).await?.resource_version;
-    restore(&mut field.stage).await?;
+    let head = environment.pool.cloud.api.list(COLLECTIONS[0]).await?.resource_version;
+    restore(&mut environment.pool).await?;
     // Numbers of a demo cloud are times, but ahead of them after it was killed.
     let now = Clock::system().unix();
     let now = u64::try_from(now.secs).unwrap_or(0) * MICROS_PER_SECOND;
     let ended = now.max(head + MORE);
-    start(&mut field.stage).await?;
-    let again = clients::witnesses(field, "cloud that came back", &COLLECTIONS).await?;
-    Traffic::start(field, (seed, FIRST_MARK), &COLLECTIONS)
+    start(&mut environment.pool).await?;
+    let again = clients::reference_clients(environment, "cloud that came back", &COLLECTIONS).await?;
+    Traffic::start(environment, (seed, FIRST_MARK), &COLLECTIONS)
         .end_after(CHANGES)
         .await?;
     for target in &targets {
-        field.perform(*target, end).await?;
+        environment.perform(*target, end).await?;
     }
-    run::at_rest(field, clients, &COLLECTIONS).await?;
+    run::at_rest(environment, clients, &COLLECTIONS).await?;
     // The others have listed again, or wait up to a minute for their list.
     let resuming = clients
         .iter()
         .filter(|one| one.resumes && COLLECTIONS.contains(&one.collection));
     clients::last_bookmarks(resuming).await?;
     let mut verdict = Verdict::default();
-    for witness in &again {
-        witness.save(&field.stage.setup.dir)?;
-        let before = before.iter().find(|(collection, _)| *collection == witness.collection);
+    for reference_client in &again {
+        reference_client.save(&environment.pool.setup.dir)?;
+        let before = before
+            .iter()
+            .find(|(collection, _)| *collection == reference_client.collection);
         let (_, before) = before.context("no history of the cloud before its restore")?;
-        let after = before.restored(&witness.seen()).map_err(|why| anyhow!(why))?;
+        let after = before.restored(&reference_client.seen()).map_err(|why| anyhow!(why))?;
         let rollback = Rollback {
             before,
             after: &after,
@@ -118,7 +120,7 @@ pub(super) async fn play(
         let told = clients
             .iter()
             .zip(&lengths)
-            .filter(|(client, _)| client.collection == witness.collection);
+            .filter(|(client, _)| client.collection == reference_client.collection);
         for (client, length) in told {
             verdict.add(client.named(rollback::check(&client.seen(), *length, &rollback)));
         }
@@ -126,22 +128,22 @@ pub(super) async fn play(
     Ok(verdict)
 }
 
-async fn restore(stage: &mut Stage) -> Result<()> {
-    let (data, copy) = places(stage)?;
-    stage.cloud.seat.kill().await?;
-    field::empty(&data)?;
+async fn restore(pool: &mut TestPool) -> Result<()> {
+    let (data, copy) = places(pool)?;
+    pool.cloud.process.kill().await?;
+    environment::empty(&data)?;
     copy_folder(&copy, &data)
 }
 
-async fn start(stage: &mut Stage) -> Result<()> {
-    let cloud = &mut stage.cloud;
-    ready(cloud.seat.start()?, &cloud.api, "the cloud").await.map(drop)
+async fn start(pool: &mut TestPool) -> Result<()> {
+    let cloud = &mut pool.cloud;
+    ready(cloud.process.start()?, &cloud.api, "the cloud").await.map(drop)
 }
 
 /// Folders of the cloud's data, and of their copy.
-fn places(stage: &Stage) -> Result<(PathBuf, PathBuf)> {
-    let data = stage.cloud.data.clone().context("this cloud cannot be copied")?;
-    Ok((data, stage.setup.dir.join("cloud.backup")))
+fn places(pool: &TestPool) -> Result<(PathBuf, PathBuf)> {
+    let data = pool.cloud.data.clone().context("this cloud cannot be copied")?;
+    Ok((data, pool.setup.dir.join("cloud.backup")))
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {

@@ -2,7 +2,7 @@
 //! checked.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, ensure};
@@ -11,21 +11,21 @@ use yurt_chaos_validate::history::Verdict;
 use yurt_testbed::Setup;
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::program;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::wait_for::wait_for;
 use yurt_workspace::Stopwatch;
 
-use super::agenda::Agenda;
-use super::beats::{self, Beats};
 use super::clients::{self, Recorded};
+use super::environment::{Environment, Store};
 use super::faults::{Act, Fault, Target};
-use super::field::{Field, Store};
+use super::heartbeats::{self, Heartbeats};
 use super::hostile::{self, Actors};
-use super::locals::{self, Locals};
+use super::local_writes::{self, LocalWrites};
 use super::memory::Peaks;
 use super::report::Totals;
 use super::rollback;
+use super::schedule::Schedule;
 use super::traffic::{self, Written};
 
 /// Parameters of a run.
@@ -50,9 +50,9 @@ pub(super) struct Outcome {
     pub(super) relists: u32,
     /// Watches that clients opened.
     pub(super) streams: u32,
-    pub(super) beats: Beats,
+    pub(super) heartbeats: Heartbeats,
     pub(super) leaders: Leaders,
-    pub(super) locals: locals::Totals,
+    pub(super) local_writes: local_writes::Totals,
     /// Results of the attacks.
     pub(super) hostile: hostile::Totals,
     /// Peak memory of programs, and their disk usage.
@@ -89,7 +89,7 @@ pub(super) struct Traffic {
 
 /// Time until the pool is up, and until it is at rest after the faults.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Interval between checks of the agenda.
+/// Interval between checks of the schedule.
 const TICK: Duration = Duration::from_millis(20);
 /// Time limit for the question whether a hub leads; it may be paused.
 const ASK_LIMIT: Duration = Duration::from_millis(300);
@@ -109,46 +109,44 @@ const FEED: &str = "/yurt/v1/feed";
 /// # Errors
 /// A pool that does not come up; later failures are in the outcome.
 pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
-    let mut field = Field::new(setup, &plan.cloud, plan.store).await?;
-    let beats = beats::watch(&field.stage.setup.tasks, &field.stage.cloud.api);
-    begin(&mut field.stage).await?;
-    field.start_scope();
-    field.start_locals();
-    field.start_actors(plan.seed)?;
-    let witnesses = clients::witnesses(&field, "cloud", field.collections()).await?;
-    let mut clients = clients::behind_hubs(&field);
-    at_rest(&field, &clients, field.collections()).await?;
-    let (lasts, seed) = (plan.lasts.as_secs(), plan.seed);
-    println!("the pool is up; faults strike for {lasts} s, seed {seed}");
-    let (kinds, absent): (Vec<Fault>, Vec<Fault>) = plan.kinds.iter().partition(|kind| field.has(**kind));
-    for kind in absent {
-        println!("{kind} cannot strike here");
-    }
-
-    let mut agenda = Agenda::new(plan.seed, &kinds);
+    let (mut environment, heartbeats) = start(setup, plan).await?;
+    let reference_clients = clients::reference_clients(&environment, "cloud", environment.collections()).await?;
+    let mut clients = clients::behind_hubs(&environment);
+    at_rest(&environment, &clients, environment.collections()).await?;
+    let lasts = plan.lasts.as_secs();
+    println!("the pool is up; faults strike for {lasts} s, seed {}", plan.seed);
+    let kinds = possible(&environment, plan);
+    let mut schedule = Schedule::new(plan.seed, &kinds);
     let mut written = watch::Sender::new(Written::default()).subscribe();
-    let mut leaders = Leaders::default();
-    let mut peaks = Peaks::default();
+    let (mut leaders, mut peaks) = (Leaders::default(), Peaks::default());
     let mut watched = Watched {
         leaders: &mut leaders,
         peaks: &mut peaks,
     };
-    let mut rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut watched).await;
-    let mut verdict = clients::verdict(&witnesses, &clients, field.stage.cloud.data.is_some());
+    let mut rest = play(
+        &mut environment,
+        plan,
+        &mut schedule,
+        &mut clients,
+        &mut written,
+        &mut watched,
+    )
+    .await;
+    let mut verdict = clients::verdict(&reference_clients, &clients, environment.pool.cloud.data.is_some());
     // Leases go back with everything else.
-    let beats = beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let rolls_back = rest.is_ok() && is_rolled_back(&field, plan);
+    let heartbeats = heartbeats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let rolls_back = rest.is_ok() && is_rolled_back(&environment, plan);
     if rolls_back {
-        let leader = leaders.ask(&field.stage).await;
-        match rollback::play(&mut field, plan.seed, &witnesses, &clients, leader).await {
+        let leader = leaders.ask(&environment.pool).await;
+        match rollback::play(&mut environment, plan.seed, &reference_clients, &clients, leader).await {
             Ok(found) => verdict.add(found),
             Err(error) => rest = Err(error.context("after the cloud came back from a backup")),
         }
     }
-    let forges = forge(&mut field, plan, &clients, &mut rest).await;
-    save(&field.stage, witnesses.iter().chain(&clients)).await?;
-    let suffered = clients.iter().map(|client| client.client.suffered());
-    let (lists, streams) = suffered.fold((0, 0), |(lists, streams), one| {
+    let forges = forge(&mut environment, plan, &clients, &mut rest).await;
+    save(&environment.pool, reference_clients.iter().chain(&clients)).await?;
+    let disruptions = clients.iter().map(|client| client.client.disruptions());
+    let (lists, streams) = disruptions.fold((0, 0), |(lists, streams), one| {
         (lists + one.lists, streams + one.streams)
     });
     let struck = |kind: &Fault| match kind {
@@ -156,7 +154,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
         Fault::ForgingLeader => (*kind, u32::from(forges)),
         _ => {
             let alone = u32::from(rest.is_ok() && kind.actor().is_some());
-            (*kind, agenda.struck().get(kind).copied().unwrap_or(0) + alone)
+            (*kind, schedule.struck().get(kind).copied().unwrap_or(0) + alone)
         }
     };
     let written = *written.borrow();
@@ -167,65 +165,89 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
         verdict,
         relists: lists.saturating_sub(u32::try_from(clients.len()).unwrap_or(u32::MAX)),
         streams,
-        beats,
+        heartbeats,
         leaders,
-        restarts: field.restarts(),
-        panics: program::panics(&field.stage.setup.dir),
-        locals: field.locals.as_ref().map(Locals::totals).unwrap_or_default(),
-        hostile: field.actors.as_ref().map(Actors::totals).unwrap_or_default(),
+        restarts: environment.restarts(),
+        panics: program::panics(&environment.pool.setup.dir),
+        local_writes: environment
+            .local_writes
+            .as_ref()
+            .map(LocalWrites::totals)
+            .unwrap_or_default(),
+        hostile: environment.actors.as_ref().map(Actors::totals).unwrap_or_default(),
         peaks,
         rest,
     })
 }
 
+/// Starts the pool, and everything that writes or attacks; heartbeats count from before the first hub runs.
+async fn start(setup: Setup, plan: &Plan) -> Result<(Environment, Arc<Mutex<Heartbeats>>)> {
+    let mut environment = Environment::new(setup, &plan.cloud, plan.store).await?;
+    let heartbeats = heartbeats::watch(&environment.pool.setup.tasks, &environment.pool.cloud.api);
+    begin(&mut environment.pool).await?;
+    environment.start_scope();
+    environment.start_local_writes();
+    environment.start_actors(plan.seed)?;
+    Ok((environment, heartbeats))
+}
+
+/// Faults of the plan that this environment can have; prints the others.
+fn possible(environment: &Environment, plan: &Plan) -> Vec<Fault> {
+    let (kinds, absent): (Vec<Fault>, Vec<Fault>) = plan.kinds.iter().partition(|kind| environment.has(**kind));
+    for kind in absent {
+        println!("{kind} cannot strike here");
+    }
+    kinds
+}
+
 /// Runs changes and faults, then neither until all clients hold the cloud's state. Returns the time that took.
 async fn play(
-    field: &mut Field,
+    environment: &mut Environment,
     plan: &Plan,
-    agenda: &mut Agenda,
+    schedule: &mut Schedule,
     clients: &mut [Recorded],
     written: &mut watch::Receiver<Written>,
     watched: &mut Watched<'_>,
 ) -> Result<Duration> {
-    let traffic = Traffic::start(field, (plan.seed, 1), field.collections());
+    let traffic = Traffic::start(environment, (plan.seed, 1), environment.collections());
     *written = traffic.written.clone();
-    strike(field, plan.lasts, agenda, clients, watched).await?;
+    strike(environment, plan.lasts, schedule, clients, watched).await?;
     let watch = Stopwatch::start();
-    if is_rolled_back(field, plan) {
-        rollback::back_up(&mut field.stage).await?;
+    if is_rolled_back(environment, plan) {
+        rollback::back_up(&mut environment.pool).await?;
     }
     // Some more changes after all repairs, then silence.
     traffic.end_after(MORE_CHANGES).await?;
     let same = async || {
-        field.supervise()?;
-        clients::hold_all(field, clients, field.collections()).await
+        environment.supervise()?;
+        clients::hold_all(environment, clients, environment.collections()).await
     };
-    until(PATIENCE, "all clients hold what the cloud has", same)
+    wait_for(PATIENCE, "all clients hold what the cloud has", same)
         .await
         .context("the pool does not come to rest")?;
-    all_run(&mut field.stage)?;
-    know_members(&field.stage, field.members()).await?;
-    if let Some(locals) = &field.locals {
-        locals.goes_on(PATIENCE).await?;
+    all_run(&mut environment.pool)?;
+    know_members(&environment.pool, environment.members()).await?;
+    if let Some(local_writes) = &environment.local_writes {
+        local_writes.goes_on(PATIENCE).await?;
     }
     let rest = watch.elapsed();
-    attack_alone(field, &plan.kinds).await?;
-    at_rest(field, clients, field.collections()).await?;
-    field.look_at_memory(watched.peaks);
-    field.look_at_disks(watched.peaks);
+    attack_alone(environment, &plan.kinds).await?;
+    at_rest(environment, clients, environment.collections()).await?;
+    environment.look_at_memory(watched.peaks);
+    environment.look_at_disks(watched.peaks);
     println!("at rest; waiting for the last bookmarks");
     clients::last_bookmarks(clients.iter()).await?;
     Ok(rest)
 }
 
 /// Lets a leader forge, if the plan says so and the pool came to rest. Returns true if it did; its failures go to `rest`.
-async fn forge(field: &mut Field, plan: &Plan, clients: &[Recorded], rest: &mut Result<Duration>) -> bool {
+async fn forge(environment: &mut Environment, plan: &Plan, clients: &[Recorded], rest: &mut Result<Duration>) -> bool {
     let forges = rest.is_ok() && plan.kinds.contains(&Fault::ForgingLeader) && plan.store == Store::Files;
     if !forges {
         return false;
     }
-    let convicted = match hostile::forge(field).await {
-        Ok(()) => at_rest(field, clients, field.collections()).await,
+    let convicted = match hostile::forge(environment).await {
+        Ok(()) => at_rest(environment, clients, environment.collections()).await,
         failed => failed,
     };
     if let Err(error) = convicted {
@@ -235,17 +257,17 @@ async fn forge(field: &mut Field, plan: &Plan, clients: &[Recorded], rest: &mut 
 }
 
 /// Lets every actor attack a pool without other faults. Afterwards there must be a leader within one lease duration.
-async fn attack_alone(field: &mut Field, kinds: &[Fault]) -> Result<()> {
+async fn attack_alone(environment: &mut Environment, kinds: &[Fault]) -> Result<()> {
     for actor in kinds.iter().filter_map(|kind| kind.actor()) {
         println!("at rest; {actor} attacks alone");
-        field.perform(Target::Actor(actor), Act::Bad).await?;
+        environment.perform(Target::Actor(actor), Act::Bad).await?;
         tokio::time::sleep(ALONE).await;
         let what = format!("every hub serves its node while {actor} attacks");
-        until(ASKING, &what, async || serve_nodes(&field.stage).await).await?;
-        field.perform(Target::Actor(actor), Act::Good).await?;
+        wait_for(ASKING, &what, async || serve_nodes(&environment.pool).await).await?;
+        environment.perform(Target::Actor(actor), Act::Good).await?;
         let what = format!("one hub leads after {actor} has attacked");
-        until(Election::SHORT.lease + ASKING, &what, async || {
-            field.stage.leader().await
+        wait_for(Election::SHORT.lease + ASKING, &what, async || {
+            environment.pool.leader().await
         })
         .await?;
     }
@@ -253,30 +275,30 @@ async fn attack_alone(field: &mut Field, kinds: &[Fault]) -> Result<()> {
 }
 
 /// Checks that every hub has a free place for its node's requests to the cloud.
-async fn serve_nodes(stage: &Stage) -> Result<()> {
-    for hub in &stage.hubs {
+async fn serve_nodes(pool: &TestPool) -> Result<()> {
+    for hub in &pool.hubs {
         hub.proxy.get(&format!("/api/v1/nodes/{}", hub.node)).await?;
     }
     Ok(())
 }
 
 /// True if the cloud is restored from a backup at the end.
-fn is_rolled_back(field: &Field, plan: &Plan) -> bool {
-    plan.kinds.contains(&Fault::CloudRolledBack) && field.stage.cloud.data.is_some()
+fn is_rolled_back(environment: &Environment, plan: &Plan) -> bool {
+    plan.kinds.contains(&Fault::CloudRolledBack) && environment.pool.cloud.data.is_some()
 }
 
-async fn begin(stage: &mut Stage) -> Result<()> {
-    for coordinator in stage.coordinators() {
+async fn begin(pool: &mut TestPool) -> Result<()> {
+    for coordinator in pool.coordinators() {
         coordinator.start().await?;
     }
-    for hub in &mut stage.hubs {
+    for hub in &mut pool.hubs {
         hub.start()?;
     }
-    for hub in &mut stage.hubs {
+    for hub in &mut pool.hubs {
         hub.healthy().await?;
     }
-    until(PATIENCE, "one hub leads", async || stage.leader().await).await?;
-    let Stage { hubs, setup, .. } = stage;
+    wait_for(PATIENCE, "one hub leads", async || pool.leader().await).await?;
+    let TestPool { hubs, setup, .. } = pool;
     for hub in hubs {
         hub.start_kubelet(setup)?;
     }
@@ -285,26 +307,26 @@ async fn begin(stage: &mut Stage) -> Result<()> {
 
 /// Injects faults, then repairs everything.
 async fn strike(
-    field: &mut Field,
+    environment: &mut Environment,
     lasts: Duration,
-    agenda: &mut Agenda,
+    schedule: &mut Schedule,
     clients: &mut [Recorded],
     watched: &mut Watched<'_>,
 ) -> Result<()> {
     let watch = Stopwatch::start();
     while watch.elapsed() < lasts {
         let now = watch.elapsed();
-        for told in field.supervise()? {
+        for told in environment.supervise()? {
             println!("{:>7.1} s  ({told})", now.as_secs_f64());
         }
-        while let Some((target, act)) = agenda.due(now) {
-            field.perform(target, act).await?;
+        while let Some((target, act)) = schedule.due(now) {
+            environment.perform(target, act).await?;
         }
-        if agenda.strikes(now) {
-            let leader = watched.leaders.ask(&field.stage).await;
-            field.look_at_memory(watched.peaks);
-            let cast = field.cast(leader).await;
-            if let Some(fault) = agenda.strike(now, &cast) {
+        if schedule.strikes(now) {
+            let leader = watched.leaders.ask(&environment.pool).await;
+            environment.look_at_memory(watched.peaks);
+            let topology = environment.topology(leader).await;
+            if let Some(fault) = schedule.strike(now, &topology) {
                 println!("{:>7.1} s  {fault}", now.as_secs_f64());
                 if fault.may_relist() {
                     // The hub that lost its disk determines the clients that may list.
@@ -313,7 +335,7 @@ async fn strike(
             }
         }
         for client in clients.iter_mut() {
-            let lists = client.client.suffered().lists;
+            let lists = client.client.disruptions().lists;
             if lists > client.lists {
                 println!("{:>7.1} s  ({} lists again)", now.as_secs_f64(), client.name);
                 client.lists = lists;
@@ -321,24 +343,28 @@ async fn strike(
         }
         tokio::time::sleep(TICK).await;
     }
-    for (target, act) in agenda.rest() {
-        field.perform(target, act).await?;
+    for (target, act) in schedule.rest() {
+        environment.perform(target, act).await?;
     }
     Ok(())
 }
 
 /// Waits until all clients hold the cloud's state, and watch.
-pub(super) async fn at_rest(field: &Field, clients: &[Recorded], collections: &[&'static str]) -> Result<()> {
-    let same = async || clients::hold_all(field, clients, collections).await;
-    until(PATIENCE, "all clients hold what the cloud has", same)
+pub(super) async fn at_rest(
+    environment: &Environment,
+    clients: &[Recorded],
+    collections: &[&'static str],
+) -> Result<()> {
+    let same = async || clients::hold_all(environment, clients, collections).await;
+    wait_for(PATIENCE, "all clients hold what the cloud has", same)
         .await
         .map(drop)
 }
 
 /// Waits until every hub has exactly the nodes of this pool as members.
-async fn know_members(stage: &Stage, members: usize) -> Result<()> {
+async fn know_members(pool: &TestPool, members: usize) -> Result<()> {
     let all = async || {
-        for hub in &stage.hubs {
+        for hub in &pool.hubs {
             let known = hub.state().await?.members();
             ensure!(
                 known == Some(members as u64),
@@ -348,27 +374,29 @@ async fn know_members(stage: &Stage, members: usize) -> Result<()> {
         }
         Ok(())
     };
-    until(PATIENCE, "all hubs know the pool's members", all).await.map(drop)
+    wait_for(PATIENCE, "all hubs know the pool's members", all)
+        .await
+        .map(drop)
 }
 
 /// Checks that no program ended by itself.
-fn all_run(stage: &mut Stage) -> Result<()> {
-    for coordinator in stage.coordinators() {
-        coordinator.seat.program()?.must_run()?;
+fn all_run(pool: &mut TestPool) -> Result<()> {
+    for coordinator in pool.coordinators() {
+        coordinator.process.program()?.must_run()?;
     }
-    if let Some(etcd) = &mut stage.etcd {
+    if let Some(etcd) = &mut pool.etcd {
         etcd.must_run()?;
     }
-    stage.cloud.seat.program()?.must_run()?;
-    for hub in &mut stage.hubs {
-        hub.seat.program()?.must_run()?;
+    pool.cloud.process.program()?.must_run()?;
+    for hub in &mut pool.hubs {
+        hub.process.program()?.must_run()?;
     }
     Ok(())
 }
 
 /// Writes every history, and the reported state of hubs and coordinator, next to the logs.
-async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Result<()> {
-    let dir = &stage.setup.dir;
+async fn save(pool: &TestPool, recorded: impl Iterator<Item = &Recorded>) -> Result<()> {
+    let dir = &pool.setup.dir;
     for recorded in recorded {
         recorded.save(dir)?;
     }
@@ -377,12 +405,12 @@ async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Resul
         let told = told.unwrap_or_else(|error| format!("{error:#}"));
         std::fs::write(&path, told).with_context(|| format!("cannot write {}", path.display()))
     };
-    for hub in &stage.hubs {
+    for hub in &pool.hubs {
         let state = tokio::time::timeout(SAVE_LIMIT, hub.state()).await;
         let told = state.context("no answer").flatten().map(|state| state.text());
         write(format!("{}.state.json", hub.node), told)?;
     }
-    for (index, coordinator) in std::iter::once(&stage.coordinator).chain(&stage.others).enumerate() {
+    for (index, coordinator) in std::iter::once(&pool.coordinator).chain(&pool.others).enumerate() {
         let feed = tokio::time::timeout(SAVE_LIMIT, coordinator.api.get(FEED)).await;
         let told = feed.context("no answer").flatten().map(|feed| format!("{feed:#}"));
         write(format!("coordinator-{}.feed.json", index + 1), told)?;
@@ -394,16 +422,16 @@ async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Resul
 
 impl Traffic {
     /// Starts to write into these collections, from a seed and with marks from the second number on.
-    pub(super) fn start(field: &Field, (seed, first): (u64, u64), collections: &[&'static str]) -> Self {
+    pub(super) fn start(environment: &Environment, (seed, first): (u64, u64), collections: &[&'static str]) -> Self {
         let (told, written) = watch::channel(Written::default());
-        let tasks = &field.stage.setup.tasks;
-        let (cloud, token) = (field.stage.cloud.api.clone(), tasks.token());
+        let tasks = &environment.pool.setup.tasks;
+        let (cloud, token) = (environment.pool.cloud.api.clone(), tasks.token());
         let (ends, ended) = oneshot::channel();
         let plan = traffic::Plan {
             seed,
             first,
             collections: collections.to_vec(),
-            huge: field.huge(),
+            huge: environment.huge(),
         };
         tasks.spawn("traffic", async move {
             let write = traffic::write(cloud, plan, move |total| {
@@ -431,9 +459,9 @@ impl Traffic {
 
 impl Leaders {
     /// Queries all hubs; returns the one that reports to lead, the first if there are several.
-    async fn ask(&mut self, stage: &Stage) -> Option<usize> {
+    async fn ask(&mut self, pool: &TestPool) -> Option<usize> {
         let mut leader = None;
-        for (index, hub) in stage.hubs.iter().enumerate().filter(|(_, hub)| hub.seat.runs()) {
+        for (index, hub) in pool.hubs.iter().enumerate().filter(|(_, hub)| hub.process.runs()) {
             let Ok(Ok(state)) = tokio::time::timeout(ASK_LIMIT, hub.state()).await else {
                 continue;
             };
@@ -459,16 +487,16 @@ impl Outcome {
             ("changes in the cloud", self.written.total()),
             ("statements to clients", self.verdict.checked),
             ("whole states", self.verdict.bookmarks),
-            ("renewals of node leases", self.beats.count),
-            ("writes at coordinators", self.locals.count),
+            ("renewals of node leases", self.heartbeats.count),
+            ("writes at coordinators", self.local_writes.count),
             ("leaders of processes", self.leaders.epochs),
             ("attacks refused", self.hostile.refused()),
         ];
         let times = |(fault, times): (&Fault, &u32)| (fault.to_string(), u64::from(*times));
         let found = [
             &self.verdict.violations,
-            &self.beats.violations,
-            &self.locals.violations,
+            &self.heartbeats.violations,
+            &self.local_writes.violations,
             &self.hostile.violations,
             &self.peaks.violations(),
             &self.panics,
@@ -486,8 +514,8 @@ impl Outcome {
     /// All violations.
     pub(super) fn violations(&self) -> Vec<String> {
         let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
-        let told = self.verdict.violations.iter().chain(&self.beats.violations);
-        told.chain(&self.locals.violations)
+        let told = self.verdict.violations.iter().chain(&self.heartbeats.violations);
+        told.chain(&self.local_writes.violations)
             .chain(&self.hostile.violations)
             .chain(&self.panics)
             .cloned()

@@ -14,7 +14,7 @@ use clap::{Parser, ValueEnum};
 use yurt_runtime::{TaskGroup, shutdown};
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::identities::Identities;
-use yurt_testbed::stage::Stage;
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::{self as testbed, Setup, program};
 use yurt_workspace::programs::{self, Profile};
 
@@ -98,40 +98,40 @@ async fn play(args: &Args, dir: &Path, bin_dir: PathBuf) -> Result<()> {
 }
 
 async fn perform(args: &Args, setup: Setup) -> Result<()> {
-    let mut stage = Stage::new(setup, &args.choice())
+    let mut pool = TestPool::new(setup, &args.choice())
         .await
         .context("the cloud did not start")?;
-    story::tell(&mut stage).await?;
+    story::tell(&mut pool).await?;
     if args.once {
         return Ok(());
     }
-    invite(&stage)?;
+    invite(&pool)?;
     // Runs until a signal.
     std::future::pending().await
 }
 
 /// Prints commands to try next.
-fn invite(stage: &Stage) -> Result<()> {
-    let identities = &stage.setup.identities;
-    let coordinator = identities.admin_kubeconfig("admin.kubeconfig", stage.coordinator.port)?;
-    let cloud = identities.admin_kubeconfig("cloud.kubeconfig", stage.cloud.port)?;
+fn invite(pool: &TestPool) -> Result<()> {
+    let identities = &pool.setup.identities;
+    let coordinator = identities.admin_kubeconfig("admin.kubeconfig", pool.coordinator.port)?;
+    let cloud = identities.admin_kubeconfig("cloud.kubeconfig", pool.cloud.port)?;
     println!("\nEverything stays up until Ctrl-C. Try:");
     println!("  kubectl --kubeconfig {} get leases -A", coordinator.display());
     println!("  kubectl --kubeconfig {} get endpointslices -A", coordinator.display());
     println!("  kubectl --kubeconfig {} get services -A --watch", cloud.display());
-    if stage.cloud.writable {
+    if pool.cloud.writable {
         println!(
             "  kubectl --kubeconfig {} annotate service -n demo app-01 hello=pool --overwrite",
             cloud.display()
         );
     }
-    for hub in &stage.hubs {
+    for hub in &pool.hubs {
         println!(
             "  curl -s http://127.0.0.1:{}/debug/state.json     # hub {}",
             hub.health_port, hub.node
         );
     }
-    let hub = stage.hubs.first().context("there must be a hub")?;
+    let hub = pool.hubs.first().context("there must be a hub")?;
     println!(
         "  curl -s -A kube-proxy/demo http://127.0.0.1:{}/api/v1/services",
         hub.proxy_port

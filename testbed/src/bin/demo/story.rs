@@ -6,14 +6,14 @@ mod leader;
 mod offline;
 
 use anyhow::{Context, Result};
-use yurt_testbed::stage::Stage;
+use yurt_testbed::pool::TestPool;
 use yurt_workspace::Stopwatch;
 
 /// Below this much pool data the connections' own bytes (TLS, health) hide the source of the data.
 const TELLING_BYTES: u64 = 64_000;
 
 /// Runs all steps; the first check that fails is the error.
-pub(super) async fn tell(stage: &mut Stage) -> Result<()> {
+pub(super) async fn tell(pool: &mut TestPool) -> Result<()> {
     let watch = Stopwatch::start();
     let mut number = 0;
     let mut chapter = |title: &'static str| {
@@ -22,19 +22,19 @@ pub(super) async fn tell(stage: &mut Stage) -> Result<()> {
         move || format!("step {number} ({title}) did not hold")
     };
     let named = chapter("The coordinator and three hubs start, one hub is elected");
-    arrival::elect(stage).await.with_context(named)?;
+    arrival::elect(pool).await.with_context(named)?;
     let named = chapter("The pool's data is copied from the cloud once, for any number of hubs");
-    arrival::copy(stage).await.with_context(named)?;
+    arrival::copy(pool).await.with_context(named)?;
     let named = chapter("A change in the cloud reaches the clients behind every hub");
-    arrival::change(stage).await.with_context(named)?;
+    arrival::change(pool).await.with_context(named)?;
     let named = chapter("A hub loses its link to the cloud; another hub relays its heartbeat");
-    heartbeat::cut_off(stage).await.with_context(named)?;
+    heartbeat::cut_off(pool).await.with_context(named)?;
     let named = chapter("The leader is killed; another hub takes over and clients are unaffected");
-    leader::killed(stage).await.with_context(named)?;
+    leader::killed(pool).await.with_context(named)?;
     let named = chapter("The whole pool is offline, and its coordinator is killed");
-    let before = offline::alone(stage).await.with_context(named)?;
+    let before = offline::alone(pool).await.with_context(named)?;
     let named = chapter("The cloud is back; the pool resumes from its replicas");
-    offline::back(stage, before).await.with_context(named)?;
+    offline::back(pool, before).await.with_context(named)?;
     println!("\nEvery step held ({watch}).");
     Ok(())
 }

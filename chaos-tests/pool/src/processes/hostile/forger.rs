@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use yurt_testbed::api::Api;
 use yurt_testbed::hub::{COLLECTIONS, Election};
-use yurt_testbed::stage::{ELECTION, Stage};
-use yurt_testbed::until::until;
+use yurt_testbed::pool::{ELECTION, TestPool};
+use yurt_testbed::wait_for::wait_for;
 
 use super::member::NODE;
-use crate::processes::field::Field;
+use crate::processes::environment::Environment;
 
 /// The forger's name as an elector.
 const IDENTITY: &str = "shore-hostile_forger";
@@ -44,20 +44,20 @@ struct Forger {
 ///
 /// # Errors
 /// A forger that keeps the lease, a pool without a leader afterwards.
-pub(in super::super) async fn play(field: &mut Field) -> Result<()> {
+pub(in super::super) async fn play(environment: &mut Environment) -> Result<()> {
     println!("a member leads by the rules and forges");
-    let stage = &mut field.stage;
-    for hub in &mut stage.hubs {
-        hub.seat.set_flag("pool-data-verify-period", OFTEN);
-        hub.seat.kill().await?;
+    let pool = &mut environment.pool;
+    for hub in &mut pool.hubs {
+        hub.process.set_flag("pool-data-verify-period", OFTEN);
+        hub.process.kill().await?;
     }
-    let mut forger = Forger::new(stage).await?;
-    until(PATIENCE, "the forger leads", async || forger.acquire().await).await?;
+    let mut forger = Forger::new(pool).await?;
+    wait_for(PATIENCE, "the forger leads", async || forger.acquire().await).await?;
     forger.round().await?;
-    for hub in &mut stage.hubs {
+    for hub in &mut pool.hubs {
         hub.start()?;
     }
-    let coordinator = stage.coordinator.api.clone();
+    let coordinator = pool.coordinator.api.clone();
     let is_barred = async || {
         let state = coordinator.get(FEED).await?;
         ensure!(state["barred"][0]["node"] == NODE, "barred: {}", state["barred"]);
@@ -71,14 +71,14 @@ pub(in super::super) async fn play(field: &mut Field) -> Result<()> {
         }
     };
     let (_, took) = tokio::select! {
-        found = until(PATIENCE, "the forger is barred", is_barred) => found?,
+        found = wait_for(PATIENCE, "the forger is barred", is_barred) => found?,
         never = forging => never,
     };
     println!("the forger is barred after {:.1} s", took.as_secs_f64());
-    until(
+    wait_for(
         Election::SHORT.lease + ASKING,
         "one hub leads after the forger",
-        async || stage.leader().await,
+        async || pool.leader().await,
     )
     .await?;
     let refused = forger.acquire().await.err().context("the forger leads again")?;
@@ -89,10 +89,10 @@ pub(in super::super) async fn play(field: &mut Field) -> Result<()> {
 // === impl Forger ===
 
 impl Forger {
-    async fn new(stage: &Stage) -> Result<Self> {
-        let identities = &stage.setup.identities;
+    async fn new(pool: &TestPool) -> Result<Self> {
+        let identities = &pool.setup.identities;
         let pair = identities.client_pair(&format!("system:node:{NODE}"), &["system:nodes"])?;
-        let mut list = stage.cloud.api.get(COLLECTIONS[0]).await?;
+        let mut list = pool.cloud.api.get(COLLECTIONS[0]).await?;
         let mut services: Vec<Value> = serde_json::from_value(list["items"].take())?;
         for service in &mut services {
             service["apiVersion"] = "v1".into();
@@ -100,7 +100,7 @@ impl Forger {
             service["spec"]["clusterIP"] = FORGED_IP.into();
         }
         Ok(Self {
-            api: Api::https(stage.coordinator.port, identities.ca_pem(), &pair)?,
+            api: Api::https(pool.coordinator.port, identities.ca_pem(), &pair)?,
             services,
             at: list["metadata"]["resourceVersion"]
                 .as_str()
@@ -154,7 +154,7 @@ impl Forger {
 /// Key and resourceVersion of an object in the index of a snapshot.
 fn entry(object: &Value) -> Value {
     let metadata = &object["metadata"];
-    let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+    let text = |environment: &str| metadata[environment].as_str().unwrap_or_default();
     json!([
         format!("{}/{}", text("namespace"), text("name")),
         metadata["resourceVersion"]

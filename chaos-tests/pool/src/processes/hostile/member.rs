@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use http::Method;
 use serde_json::{Value, json};
 use yurt_testbed::api::{Api, key_and_version};
+use yurt_testbed::pool::{ELECTION, TestPool};
 use yurt_testbed::sample::NAMESPACE;
-use yurt_testbed::stage::{ELECTION, Stage};
 use yurt_workspace::Stopwatch;
 
 use super::{Attack, Attacker, Finding, Record, Refusal, crowd};
@@ -158,10 +158,10 @@ struct Stand {
 // === impl Member ===
 
 impl Member {
-    pub(super) fn new(stage: &Stage, seed: u64, record: Record) -> Result<Self> {
-        let identities = &stage.setup.identities;
+    pub(super) fn new(pool: &TestPool, seed: u64, record: Record) -> Result<Self> {
+        let identities = &pool.setup.identities;
         let pair = identities.client_pair(&format!("system:node:{NODE}"), &["system:nodes"])?;
-        let coordinators = std::iter::once(&stage.coordinator).chain(&stage.others);
+        let coordinators = std::iter::once(&pool.coordinator).chain(&pool.others);
         let apis = coordinators.map(|one| Api::https(one.port, identities.ca_pem(), &pair));
         Ok(Self {
             apis: apis.collect::<Result<_>>()?,

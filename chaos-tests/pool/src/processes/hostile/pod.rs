@@ -13,8 +13,8 @@ use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_testbed::api::Api;
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::sample::NAMESPACE;
-use yurt_testbed::stage::Stage;
 
 use super::{Attack, Attacker, Record, Refusal, crowd, live};
 
@@ -88,14 +88,14 @@ pub(super) struct Pod {
 // === impl Pod ===
 
 impl Pod {
-    pub(super) fn new(stage: &Stage, seed: u64, record: Record) -> Result<Self> {
-        let proxies = stage.hubs.iter().map(|hub| Api::plain(hub.proxy_port, "hostile/demo"));
+    pub(super) fn new(pool: &TestPool, seed: u64, record: Record) -> Result<Self> {
+        let proxies = pool.hubs.iter().map(|hub| Api::plain(hub.proxy_port, "hostile/demo"));
         Ok(Self {
             proxies: proxies.collect::<Result<_>>()?,
             random: fastrand::Rng::with_seed(seed),
             record,
             // The connection into a namespace comes from a relay with root's uid.
-            has_uid: geteuid().is_root() && stage.setup.net.is_none(),
+            has_uid: geteuid().is_root() && pool.setup.net.is_none(),
         })
     }
 

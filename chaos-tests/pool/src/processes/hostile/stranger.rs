@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use http::Method;
 use tokio::net::TcpStream;
 use yurt_testbed::api::Api;
-use yurt_testbed::stage::{ELECTION, Stage};
+use yurt_testbed::pool::{ELECTION, TestPool};
 
 use super::{Attack, Attacker, Record, Refusal};
 
@@ -42,9 +42,9 @@ pub(super) struct Stranger {
 // === impl Stranger ===
 
 impl Stranger {
-    pub(super) fn new(stage: &Stage, record: Record) -> Result<Self> {
-        let ca = stage.setup.identities.ca_pem();
-        let coordinators = std::iter::once(&stage.coordinator).chain(&stage.others);
+    pub(super) fn new(pool: &TestPool, record: Record) -> Result<Self> {
+        let ca = pool.setup.identities.ca_pem();
+        let coordinators = std::iter::once(&pool.coordinator).chain(&pool.others);
         let doors = coordinators.map(|one| Ok((one.port, Api::anonymous(one.port, ca)?)));
         Ok(Self {
             doors: doors.collect::<Result<_>>()?,

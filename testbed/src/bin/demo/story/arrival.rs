@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::sample::{FOREIGN_NODE, NAMESPACE, POOL, POOL_LOCAL_SERVICE};
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::wait_for::wait_for;
 use yurt_workspace::Stopwatch;
 
 use super::{TELLING_BYTES, holds, kilobytes, millis, note};
@@ -16,26 +16,26 @@ const COPY_LIMIT: Duration = Duration::from_secs(20);
 const CHANGE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Step 1.
-pub(super) async fn elect(stage: &mut Stage) -> Result<()> {
-    note(format!("cloud: {} on port {}", stage.cloud.title, stage.cloud.port));
-    let took = stage.coordinator.start().await?;
+pub(super) async fn elect(pool: &mut TestPool) -> Result<()> {
+    note(format!("cloud: {} on port {}", pool.cloud.title, pool.cloud.port));
+    let took = pool.coordinator.start().await?;
     holds(format!(
         "the coordinator serves on port {} ({} after its start)",
-        stage.coordinator.port,
+        pool.coordinator.port,
         millis(took)
     ));
     let watch = Stopwatch::start();
-    for hub in &mut stage.hubs {
+    for hub in &mut pool.hubs {
         hub.start()?;
     }
-    for hub in &mut stage.hubs {
+    for hub in &mut pool.hubs {
         hub.healthy().await?;
-        hub.start_kubelet(&stage.setup)?;
+        hub.start_kubelet(&pool.setup)?;
     }
-    holds(format!("{} hubs are healthy", stage.hubs.len()));
-    let (leader, _) = until(ELECTION_LIMIT, "one hub leads", async || stage.leader().await).await?;
+    holds(format!("{} hubs are healthy", pool.hubs.len()));
+    let (leader, _) = wait_for(ELECTION_LIMIT, "one hub leads", async || pool.leader().await).await?;
     let elected = watch.elapsed();
-    for (index, hub) in stage.hubs.iter().enumerate() {
+    for (index, hub) in pool.hubs.iter().enumerate() {
         ensure!(
             hub.state().await?.leads() == (index == leader),
             "{} changed its role during the check",
@@ -43,7 +43,7 @@ pub(super) async fn elect(stage: &mut Stage) -> Result<()> {
         );
         note(format!("{}: {}", hub.node, hub.state().await?.summary()));
     }
-    let node = stage.hubs[leader].node;
+    let node = pool.hubs[leader].node;
     holds(format!(
         "{node} leads, {} after the hubs started; the Lease kube-system/yurthub names it",
         millis(elected)
@@ -52,19 +52,19 @@ pub(super) async fn elect(stage: &mut Stage) -> Result<()> {
 }
 
 /// Step 2.
-pub(super) async fn copy(stage: &mut Stage) -> Result<()> {
-    let cloud = stage.cloud_listings().await?;
+pub(super) async fn copy(pool: &mut TestPool) -> Result<()> {
+    let cloud = pool.cloud_listings().await?;
     let objects: usize = cloud.iter().map(|listing| listing.objects.len()).sum();
     let bytes: u64 = cloud.iter().map(|listing| listing.bytes as u64).sum();
     note(format!(
         "the cloud has {objects} Services and EndpointSlices, {} as JSON",
         kilobytes(bytes)
     ));
-    for hub in &stage.hubs {
-        stage.catches_up(COPY_LIMIT, hub.node, &hub.proxy).await?;
+    for hub in &pool.hubs {
+        pool.catches_up(COPY_LIMIT, hub.node, &hub.proxy).await?;
     }
     holds("every hub serves all of them with the cloud's own resourceVersions");
-    for hub in &stage.hubs {
+    for hub in &pool.hubs {
         let complete = async || {
             let state = hub.state().await?;
             ensure!(
@@ -74,14 +74,13 @@ pub(super) async fn copy(stage: &mut Stage) -> Result<()> {
             );
             Ok(())
         };
-        until(COPY_LIMIT, &format!("{} has every collection", hub.node), complete).await?;
+        wait_for(COPY_LIMIT, &format!("{} has every collection", hub.node), complete).await?;
     }
-    stage
-        .catches_up(COPY_LIMIT, "the coordinator", &stage.coordinator.api)
+    pool.catches_up(COPY_LIMIT, "the coordinator", &pool.coordinator.api)
         .await?;
     holds("so does the coordinator");
-    let leader = stage.leader().await?;
-    for (index, hub) in stage.hubs.iter().enumerate() {
+    let leader = pool.leader().await?;
+    for (index, hub) in pool.hubs.iter().enumerate() {
         let traffic = hub.link.traffic();
         let (connections, received) = (traffic.connections, kilobytes(traffic.bytes_from_cloud));
         let sources = hub.state().await?.sources();
@@ -99,32 +98,32 @@ pub(super) async fn copy(stage: &mut Stage) -> Result<()> {
     if bytes >= TELLING_BYTES {
         holds(format!(
             "only the link of {}, the leader, carried the data",
-            stage.hubs[leader].node
+            pool.hubs[leader].node
         ));
     }
-    for hub in &mut stage.hubs {
-        hub.start_clients(&stage.setup);
+    for hub in &mut pool.hubs {
+        hub.start_clients(&pool.setup);
     }
-    let all: Vec<usize> = (0..stage.hubs.len()).collect();
-    stage.clients_catch_up(&all, COPY_LIMIT).await?;
+    let all: Vec<usize> = (0..pool.hubs.len()).collect();
+    pool.clients_catch_up(&all, COPY_LIMIT).await?;
     holds("a kube-proxy behind each hub has listed, and now watches, Services and EndpointSlices");
-    if stage.cloud.writable {
-        pool_local(stage).await
+    if pool.cloud.writable {
+        pool_local(pool).await
     } else {
         Ok(())
     }
 }
 
 /// The endpoints of the pool-local Service, as the cloud and as a kube-proxy of the pool see them.
-async fn pool_local(stage: &Stage) -> Result<()> {
+async fn pool_local(pool: &TestPool) -> Result<()> {
     let path = format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices/{POOL_LOCAL_SERVICE}-x2k7p");
     let list = "/apis/discovery.k8s.io/v1/endpointslices";
-    let slice = stage.cloud.api.get(&path).await?;
+    let slice = pool.cloud.api.get(&path).await?;
     let in_cloud = slice["endpoints"]
         .as_array()
         .context("the slice must have endpoints")?
         .len();
-    for hub in &stage.hubs {
+    for hub in &pool.hubs {
         let answer = hub.proxy.get(list).await?;
         let items = answer["items"].as_array().context("a list must have items")?;
         let filtered = items
@@ -155,18 +154,18 @@ async fn pool_local(stage: &Stage) -> Result<()> {
 }
 
 /// Step 3.
-pub(super) async fn change(stage: &mut Stage) -> Result<()> {
-    if !stage.cloud.writable {
+pub(super) async fn change(pool: &mut TestPool) -> Result<()> {
+    if !pool.cloud.writable {
         note("skipped: it would change objects in your cluster");
         return Ok(());
     }
-    let all: Vec<usize> = (0..stage.hubs.len()).collect();
-    let took = stage.change_arrives(&all, CHANGE_LIMIT).await?;
+    let all: Vec<usize> = (0..pool.hubs.len()).collect();
+    let took = pool.change_arrives(&all, CHANGE_LIMIT).await?;
     holds(format!(
         "a Service was changed in the cloud; {} later all clients had the change",
         millis(took)
     ));
-    stage.short_life_is_seen(CHANGE_LIMIT).await?;
+    pool.short_life_is_seen(CHANGE_LIMIT).await?;
     holds("a Service was created and deleted again; all clients saw both");
-    stage.no_client_complains().await
+    pool.no_client_complains().await
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use yurt_testbed::link::Mode;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::pool::TestPool;
+use yurt_testbed::wait_for::wait_for;
 
 use super::{holds, millis, note};
 
@@ -23,15 +23,15 @@ struct Beat {
 }
 
 /// Step 4.
-pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
-    let leader = stage.leader().await?;
-    let follower = stage.follower(leader)?;
-    let node = stage.hubs[follower].node;
-    let kubelet = stage.hubs[follower].kubelet.clone().context("the kubelet must run")?;
-    let beating = async || later(&beat(stage, node).await?, "").map(drop);
-    until(DELEGATION_LIMIT, "the node's Lease is in the cloud", beating).await?;
+pub(super) async fn cut_off(pool: &mut TestPool) -> Result<()> {
+    let leader = pool.leader().await?;
+    let follower = pool.follower(leader)?;
+    let node = pool.hubs[follower].node;
+    let kubelet = pool.hubs[follower].kubelet.clone().context("the kubelet must run")?;
+    let beating = async || later(&beat(pool, node).await?, "").map(drop);
+    wait_for(DELEGATION_LIMIT, "the node's Lease is in the cloud", beating).await?;
     let failed_before = kubelet.failed();
-    let before = beat(stage, node).await?;
+    let before = beat(pool, node).await?;
     ensure!(
         !before.delegated,
         "the Lease is marked as delegated while the link is up"
@@ -39,9 +39,9 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
     note(format!(
         "the link of {node} is cut; its kubelet keeps renewing its Lease through the hub"
     ));
-    stage.hubs[follower].link.set(Mode::Cut);
-    let (first, took) = until(DELEGATION_LIMIT, "the heartbeat is delegated to the pool", async || {
-        delegated(later(&beat(stage, node).await?, &before.renewed)?, true)
+    pool.hubs[follower].link.set(Mode::Cut);
+    let (first, took) = wait_for(DELEGATION_LIMIT, "the heartbeat is delegated to the pool", async || {
+        delegated(later(&beat(pool, node).await?, &before.renewed)?, true)
     })
     .await?;
     holds(format!(
@@ -50,15 +50,15 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
     ));
     let mut last = first;
     for _ in 0..2 {
-        let next = async || delegated(later(&beat(stage, node).await?, &last)?, true);
-        let (renewed, _) = until(DELEGATION_LIMIT, "the delegated heartbeat continues", next).await?;
+        let next = async || delegated(later(&beat(pool, node).await?, &last)?, true);
+        let (renewed, _) = wait_for(DELEGATION_LIMIT, "the delegated heartbeat continues", next).await?;
         last = renewed;
     }
     let relayed = async || {
-        let through = stage.hubs[follower].state().await?.reaches_cloud_through();
+        let through = pool.hubs[follower].state().await?.reaches_cloud_through();
         through.with_context(|| format!("{node} has found no relay"))
     };
-    let (peer, _) = until(DELEGATION_LIMIT, "another hub relays", relayed).await?;
+    let (peer, _) = wait_for(DELEGATION_LIMIT, "another hub relays", relayed).await?;
     holds(format!(
         "further heartbeats come from {node} itself, encrypted through the relay of {peer}'s hub"
     ));
@@ -70,27 +70,27 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
         "its kubelet is unaffected: {} renewals, none refused",
         kubelet.answered()
     ));
-    if stage.cloud.writable {
-        let took = stage.change_arrives(&[follower], CHANGE_LIMIT).await?;
+    if pool.cloud.writable {
+        let took = pool.change_arrives(&[follower], CHANGE_LIMIT).await?;
         holds(format!(
             "a change in the cloud still reached the clients behind {node}, in {}",
             millis(took)
         ));
     }
-    stage.hubs[follower].link.set(Mode::Pass);
-    let (_, took) = until(DELEGATION_LIMIT, "the node renews its own Lease again", async || {
-        delegated(later(&beat(stage, node).await?, &last)?, false)
+    pool.hubs[follower].link.set(Mode::Pass);
+    let (_, took) = wait_for(DELEGATION_LIMIT, "the node renews its own Lease again", async || {
+        delegated(later(&beat(pool, node).await?, &last)?, false)
     })
     .await?;
     holds(format!(
         "the link is back: {} later {node} renews its Lease itself and the mark is gone",
         millis(took)
     ));
-    stage.no_client_complains().await
+    pool.no_client_complains().await
 }
 
-async fn beat(stage: &Stage, node: &str) -> Result<Beat> {
-    let lease = stage.node_lease(node).await?;
+async fn beat(pool: &TestPool, node: &str) -> Result<Beat> {
+    let lease = pool.node_lease(node).await?;
     let renewed = lease["spec"]["renewTime"].as_str().unwrap_or_default().to_owned();
     let mark = lease["metadata"]["annotations"].get(DELEGATED).and_then(Value::as_str);
     Ok(Beat {

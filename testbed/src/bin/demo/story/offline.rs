@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use yurt_testbed::client::Suffered;
+use yurt_testbed::client::Disruptions;
 use yurt_testbed::link::Mode;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::pool::TestPool;
+use yurt_testbed::wait_for::wait_for;
 
 use super::{holds, millis, note};
 
@@ -20,44 +20,44 @@ const NOTICE_LIMIT: Duration = Duration::from_secs(40);
 const BACK_LIMIT: Duration = Duration::from_secs(30);
 
 /// Step 6. Returns the disruptions of the clients before it.
-pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
-    let all: Vec<usize> = (0..stage.hubs.len()).collect();
-    stage.clients_catch_up(&all, OFFLINE_LIMIT).await?;
-    let cloud = stage.cloud_listings().await?;
-    let before = stage.suffered(&all);
+pub(super) async fn alone(pool: &mut TestPool) -> Result<Disruptions> {
+    let all: Vec<usize> = (0..pool.hubs.len()).collect();
+    pool.clients_catch_up(&all, OFFLINE_LIMIT).await?;
+    let cloud = pool.cloud_listings().await?;
+    let before = pool.disruptions(&all);
     note("all links go silent: packets vanish without an error");
-    for hub in &stage.hubs {
+    for hub in &pool.hubs {
         hub.link.set(Mode::Blackhole);
     }
-    for hub in &stage.hubs {
-        Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
+    for hub in &pool.hubs {
+        TestPool::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
     }
     holds("every hub still lists everything");
-    let (_, took) = until(NOTICE_LIMIT, "the hubs detect the outage", async || {
-        nobody_leads(stage).await
+    let (_, took) = wait_for(NOTICE_LIMIT, "the hubs detect the outage", async || {
+        nobody_leads(pool).await
     })
     .await?;
     holds(format!(
         "{} later every hub has detected the outage: no hub leads, because a leader needs the cloud",
         millis(took)
     ));
-    until(DURABLE_LIMIT, "all is on the coordinator's disk", async || {
-        durable(stage).await
+    wait_for(DURABLE_LIMIT, "all is on the coordinator's disk", async || {
+        durable(pool).await
     })
     .await?;
     note("everything is on the coordinator's disk; it is killed with SIGKILL");
-    stage.coordinator.seat.kill().await?;
-    for hub in &stage.hubs {
-        Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
+    pool.coordinator.process.kill().await?;
+    for hub in &pool.hubs {
+        TestPool::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
     }
     holds("every hub lists everything, with neither cloud nor coordinator");
-    let took = stage.coordinator.start().await?;
-    Stage::still_serves(OFFLINE_LIMIT, "the coordinator", &stage.coordinator.api, &cloud).await?;
+    let took = pool.coordinator.start().await?;
+    TestPool::still_serves(OFFLINE_LIMIT, "the coordinator", &pool.coordinator.api, &cloud).await?;
     holds(format!(
         "the coordinator serves {} after its start, and lists everything from its disk",
         millis(took)
     ));
-    let after = stage.suffered(&all);
+    let after = pool.disruptions(&all);
     ensure!(
         after == before,
         "the clients were disturbed: {before:?} before, {after:?} after"
@@ -66,16 +66,16 @@ pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
     Ok(before)
 }
 
-async fn nobody_leads(stage: &Stage) -> Result<()> {
-    for hub in &stage.hubs {
+async fn nobody_leads(pool: &TestPool) -> Result<()> {
+    for hub in &pool.hubs {
         ensure!(!hub.state().await?.leads(), "{} still leads", hub.node);
     }
     Ok(())
 }
 
 /// Waits until the coordinator has written all its pool data to disk.
-async fn durable(stage: &Stage) -> Result<()> {
-    let feed = stage.coordinator.api.get("/yurt/v1/feed").await?;
+async fn durable(pool: &TestPool) -> Result<()> {
+    let feed = pool.coordinator.api.get("/yurt/v1/feed").await?;
     let collections = feed["collections"]
         .as_object()
         .context("the coordinator reports no collections")?;
@@ -90,26 +90,26 @@ async fn durable(stage: &Stage) -> Result<()> {
 }
 
 /// Step 7.
-pub(super) async fn back(stage: &mut Stage, before: Suffered) -> Result<()> {
-    let all: Vec<usize> = (0..stage.hubs.len()).collect();
-    for hub in &stage.hubs {
+pub(super) async fn back(pool: &mut TestPool, before: Disruptions) -> Result<()> {
+    let all: Vec<usize> = (0..pool.hubs.len()).collect();
+    for hub in &pool.hubs {
         hub.link.set(Mode::Pass);
     }
-    let (leader, took) = until(BACK_LIMIT, "one hub leads", async || stage.leader().await).await?;
+    let (leader, took) = wait_for(BACK_LIMIT, "one hub leads", async || pool.leader().await).await?;
     holds(format!(
         "{} leads, {} after the links came back",
-        stage.hubs[leader].node,
+        pool.hubs[leader].node,
         millis(took)
     ));
-    if stage.cloud.writable {
-        let took = stage.change_arrives(&all, BACK_LIMIT).await?;
+    if pool.cloud.writable {
+        let took = pool.change_arrives(&all, BACK_LIMIT).await?;
         holds(format!("a change in the cloud reached all clients in {}", millis(took)));
     }
-    let after = stage.suffered(&all);
+    let after = pool.disruptions(&all);
     ensure!(
         after == before,
         "the clients were disturbed: {before:?} before, {after:?} after"
     );
     holds("since before the outage no client has relisted or lost its watch");
-    stage.no_client_complains().await
+    pool.no_client_complains().await
 }

@@ -1,4 +1,4 @@
-//! A cable between two namespaces: packets read at one end are written at the other according to their fate.
+//! A virtual link between two namespaces: packets read at one end are written at the other according to the outcome of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 use yurt_workspace::Stopwatch;
 
-use super::refusal;
+use super::link_conditions::{Direction, PacketOutcome};
+use super::tcp_reset;
 use super::tun::Tun;
-use super::weather::{Direction, Fate};
 use crate::link::{Counters, Mode, Way};
 
-/// One direction of a cable.
+/// One direction of a virtual link.
 struct Half {
     from: Arc<Tun>,
     to: Arc<Tun>,
@@ -35,7 +35,7 @@ const UNDER_WAY_MAX: usize = 4096;
 const LONG: Duration = Duration::from_secs(3600);
 
 /// Carries packets both ways until the group stops. `near` is the client's end, `far` the server's.
-pub(super) fn lay(
+pub(super) fn connect(
     tasks: &TaskGroup,
     [near, far]: [Tun; 2],
     seed: u64,
@@ -60,7 +60,7 @@ pub(super) fn lay(
             number: 0,
         };
         let token = tasks.token();
-        tasks.spawn("cable", async move {
+        tasks.spawn("virtual link", async move {
             let _ = token.run_until_cancelled(half.carry()).await;
         });
     }
@@ -89,17 +89,17 @@ impl Half {
     fn take(&mut self, packet: &[u8]) {
         let mode = *self.mode.borrow();
         if mode == Mode::Cut {
-            if let Some(reset) = refusal::reset(packet) {
+            if let Some(reset) = tcp_reset::reset(packet) {
                 self.from.write(&reset);
             }
             return;
         }
-        let weather = mode.weather(self.way);
-        let Fate {
+        let conditions = mode.conditions(self.way);
+        let PacketOutcome {
             arrives,
             again,
             is_damaged,
-        } = self.direction.fate(&weather, self.clock.elapsed(), packet.len());
+        } = self.direction.outcome(&conditions, self.clock.elapsed(), packet.len());
         let mut packet = packet.to_vec();
         if is_damaged && let Some(last) = packet.last_mut() {
             *last ^= 0x20;
@@ -120,7 +120,7 @@ impl Half {
             }
             let packet = first.remove();
             match self.way {
-                Way::Request if refusal::opens_a_connection(&packet) => self.counters.add_connection(),
+                Way::Request if tcp_reset::opens_a_connection(&packet) => self.counters.add_connection(),
                 Way::Request => {}
                 Way::Answer => self.counters.add_bytes(packet.len()),
             }

@@ -12,19 +12,19 @@ use yurt_testbed::api::Api;
 use yurt_testbed::client::{Client, Told, WATCH_SECONDS};
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
-use yurt_testbed::program::Seat;
+use yurt_testbed::pool::TestPool;
+use yurt_testbed::program::ManagedProcess;
 use yurt_testbed::sample::NODES;
-use yurt_testbed::stage::Stage;
-use yurt_testbed::until::until;
+use yurt_testbed::wait_for::wait_for;
 use yurt_workspace::Stopwatch;
 
 use crate::samples;
-use crate::subject::Lab;
+use crate::system_under_test::Environment;
 use crate::usage::{self, Usage};
 
 /// Everything is up within this time, even on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
-/// Slices of the data rows, as the peer was measured with.
+/// Slices of the data rows, as the baseline was measured with.
 pub(super) const SLICES: usize = 1009;
 /// Endpoints of each.
 pub(super) const ENDPOINTS: usize = 100;
@@ -58,15 +58,15 @@ pub(super) fn nodes(count: usize) -> Vec<&'static str> {
 
 /// A cloud with `slices` large slices, and a pool that does not run yet.
 pub(super) async fn prepare(
-    lab: &Lab,
+    environment: &Environment,
     cloud: &Choice,
     hubs: usize,
     election: Election,
     slices: usize,
-) -> Result<Stage> {
-    let stage = Stage::of(lab.setup()?, cloud, &nodes(hubs), election).await?;
-    load(&stage.cloud.api, slices).await?;
-    Ok(stage)
+) -> Result<TestPool> {
+    let pool = TestPool::of(environment.setup()?, cloud, &nodes(hubs), election).await?;
+    load(&pool.cloud.api, slices).await?;
+    Ok(pool)
 }
 
 /// Creates the slices `slice-0000` and so on.
@@ -90,19 +90,19 @@ pub(super) fn slice_name(number: usize) -> String {
 }
 
 /// Starts coordinator and hubs and waits until one leads, the others follow, and all have everything.
-pub(super) async fn start(stage: &mut Stage) -> Result<()> {
-    stage.coordinator.start().await?;
-    for hub in &mut stage.hubs {
+pub(super) async fn start(pool: &mut TestPool) -> Result<()> {
+    pool.coordinator.start().await?;
+    for hub in &mut pool.hubs {
         hub.start()?;
     }
-    at_rest(stage).await
+    at_rest(pool).await
 }
 
 /// Waits until the pool is as [`start`] leaves it.
-pub(super) async fn at_rest(stage: &Stage) -> Result<()> {
+pub(super) async fn at_rest(pool: &TestPool) -> Result<()> {
     let settled = async || {
-        let leader = stage.leader().await?;
-        for (index, hub) in stage.hubs.iter().enumerate() {
+        let leader = pool.leader().await?;
+        for (index, hub) in pool.hubs.iter().enumerate() {
             let state = hub.state().await?;
             ensure!(
                 state.incomplete().is_empty(),
@@ -115,24 +115,24 @@ pub(super) async fn at_rest(stage: &Stage) -> Result<()> {
         }
         Ok(())
     };
-    until(PATIENCE, "the pool is at rest", settled).await.map(drop)
+    wait_for(PATIENCE, "the pool is at rest", settled).await.map(drop)
 }
 
-/// Ends everything that the stage started, hubs first.
-pub(super) async fn end(mut stage: Stage) -> Result<()> {
-    for hub in &mut stage.hubs {
-        if hub.seat.runs() {
-            hub.seat.kill().await?;
+/// Ends everything that the pool started, hubs first.
+pub(super) async fn end(mut pool: TestPool) -> Result<()> {
+    for hub in &mut pool.hubs {
+        if hub.process.runs() {
+            hub.process.kill().await?;
         }
     }
-    stage.coordinator.seat.kill().await?;
-    let _ = stage.setup.tasks.shutdown(Duration::from_secs(2)).await;
+    pool.coordinator.process.kill().await?;
+    let _ = pool.setup.tasks.shutdown(Duration::from_secs(2)).await;
     Ok(())
 }
 
-/// Resources that the process in this seat has used.
-pub(super) fn usage(seat: &mut Seat) -> Result<Usage> {
-    usage::usage(seat.program()?.id().context("the process has ended")?)
+/// Resources that the process has used.
+pub(super) fn usage(process: &mut ManagedProcess) -> Result<Usage> {
+    usage::usage(process.program()?.id().context("the process has ended")?)
 }
 
 /// Changes the slice for this turn.
@@ -204,7 +204,7 @@ fn turn(event: &Value) -> Option<usize> {
 
 impl Holders {
     /// Watches the election lease at the coordinator.
-    pub(super) async fn watch(stage: &Stage) -> Result<Self> {
+    pub(super) async fn watch(pool: &TestPool) -> Result<Self> {
         let (clock, seen) = (Stopwatch::start(), Arc::new(watch::Sender::new(Vec::new())));
         let told = Arc::clone(&seen);
         let record = move |what: Told<'_>| {
@@ -222,8 +222,8 @@ impl Holders {
         };
         let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
         let client = Client::recording(
-            &stage.setup.tasks,
-            stage.coordinator.api.clone(),
+            &pool.setup.tasks,
+            pool.coordinator.api.clone(),
             leases,
             WATCH_SECONDS,
             record,

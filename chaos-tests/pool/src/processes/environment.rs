@@ -14,15 +14,15 @@ use yurt_testbed::Setup;
 use yurt_testbed::api::{Api, refusal};
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::disk::Disk;
-use yurt_testbed::faulty::Health;
+use yurt_testbed::fault_fs::Health;
 use yurt_testbed::hub::COLLECTIONS;
+use yurt_testbed::pool::TestPool;
 use yurt_testbed::program;
 use yurt_testbed::sample::{self, FOREIGN_NODE, NODES, POOL};
-use yurt_testbed::stage::Stage;
 
-use super::faults::{Act, Cast, Fault, Target};
+use super::faults::{Act, Fault, Target, Topology};
 use super::hostile::{self, Actors};
-use super::locals::Locals;
+use super::local_writes::LocalWrites;
 use super::memory::Peaks;
 
 /// Storage of the coordinators.
@@ -35,8 +35,8 @@ pub(super) enum Store {
 }
 
 /// The pool, and everything else a fault may affect.
-pub(super) struct Field {
-    pub(super) stage: Stage,
+pub(super) struct Environment {
+    pub(super) pool: TestPool,
     /// Disks of the coordinator, then of each hub; none where no disk can be mounted.
     disks: Vec<Disk>,
     /// True while one more resource is shared.
@@ -45,9 +45,9 @@ pub(super) struct Field {
     huge: watch::Sender<bool>,
     /// True while the clients behind each hub read.
     readers: Vec<watch::Sender<bool>>,
-    /// Writes to the coordinators' own data; none before [`Field::start_locals`].
-    pub(super) locals: Option<Locals>,
-    /// Attacking actors; none before [`Field::start_actors`].
+    /// Writes to the coordinators' own data; none before [`Environment::start_local_writes`].
+    pub(super) local_writes: Option<LocalWrites>,
+    /// Attacking actors; none before [`Environment::start_actors`].
     pub(super) actors: Option<Actors>,
     /// True if the time since boot can be changed.
     can_reboot: bool,
@@ -72,9 +72,9 @@ const FEW_FILES: &str = "12";
 const MANY_FILES: &str = "1024";
 const DAY: Duration = Duration::from_secs(86_400);
 
-// === impl Field ===
+// === impl Environment ===
 
-impl Field {
+impl Environment {
     /// Starts the cloud, and prepares the pool with disks and relays.
     pub(super) async fn new(setup: Setup, choice: &Choice, store: Store) -> Result<Self> {
         let caches = NODES.map(|node| format!("{node}.cache"));
@@ -82,33 +82,33 @@ impl Field {
         let disks = places.map(|place| Disk::mount(&setup.dir.join(place)));
         // All disks or none.
         let disks: Option<Vec<Disk>> = disks.collect::<Result<Option<_>>>()?;
-        let stage = match store {
-            Store::Files => Stage::new(setup, choice).await,
-            Store::Etcd => Stage::over_etcd(setup, choice).await,
+        let pool = match store {
+            Store::Files => TestPool::new(setup, choice).await,
+            Store::Etcd => TestPool::over_etcd(setup, choice).await,
         };
-        let mut stage = stage.context("the cloud did not start")?;
-        let dir = stage.setup.dir.clone();
-        let hubs = stage.hubs.iter_mut().map(|hub| &mut hub.seat);
-        hubs.for_each(|seat| let_clock_be_set(&dir, seat));
-        let coordinators = stage.coordinators().map(|coordinator| &mut coordinator.seat);
-        coordinators.for_each(|seat| let_clock_be_set(&dir, seat));
+        let mut pool = pool.context("the cloud did not start")?;
+        let dir = pool.setup.dir.clone();
+        let hubs = pool.hubs.iter_mut().map(|hub| &mut hub.process);
+        hubs.for_each(|process| let_clock_be_set(&dir, process));
+        let coordinators = pool.coordinators().map(|coordinator| &mut coordinator.process);
+        coordinators.for_each(|process| let_clock_be_set(&dir, process));
         let mut collections = COLLECTIONS.to_vec();
         if matches!(choice, Choice::Demo) {
             collections.push(SOMETIMES_SHARED);
-            make_other_pool(&stage.cloud.api).await?;
+            make_other_pool(&pool.cloud.api).await?;
         }
         let stolen = sample::node(hostile::NODE, POOL);
-        stage.cloud.api.create(&stolen.collection, &stolen.object).await?;
+        pool.cloud.api.create(&stolen.collection, &stolen.object).await?;
         Ok(Self {
             disks: disks.unwrap_or_default(),
             scope: watch::Sender::new(false),
             huge: watch::Sender::new(false),
-            locals: None,
+            local_writes: None,
             actors: None,
             can_reboot: program::can_shift_uptime(),
-            readers: stage.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
+            readers: pool.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
             collections,
-            stage,
+            pool,
         })
     }
 
@@ -129,8 +129,8 @@ impl Field {
 
     /// Starts to write the shared resources to the cloud, with repeats until it succeeds.
     pub(super) fn start_scope(&self) {
-        let (cloud, mut wanted) = (self.stage.cloud.api.clone(), self.scope.subscribe());
-        let (tasks, token) = (&self.stage.setup.tasks, self.stage.setup.tasks.token());
+        let (cloud, mut wanted) = (self.pool.cloud.api.clone(), self.scope.subscribe());
+        let (tasks, token) = (&self.pool.setup.tasks, self.pool.setup.tasks.token());
         let writing = async move {
             loop {
                 let is_wide = *wanted.borrow_and_update();
@@ -148,10 +148,10 @@ impl Field {
     }
 
     /// Starts to write at the coordinators.
-    pub(super) fn start_locals(&mut self) {
-        let apis = self.stage.coordinators().map(|coordinator| coordinator.api.clone());
+    pub(super) fn start_local_writes(&mut self) {
+        let apis = self.pool.coordinators().map(|coordinator| coordinator.api.clone());
         let apis = apis.collect();
-        self.locals = Some(Locals::start(&self.stage.setup.tasks, apis));
+        self.local_writes = Some(LocalWrites::start(&self.pool.setup.tasks, apis));
     }
 
     /// Prepares the attacking actors.
@@ -159,20 +159,20 @@ impl Field {
     /// # Errors
     /// As [`Actors::start`].
     pub(super) fn start_actors(&mut self, seed: u64) -> Result<()> {
-        self.actors = Some(Actors::start(&self.stage, seed)?);
+        self.actors = Some(Actors::start(&self.pool, seed)?);
         Ok(())
     }
 
     /// Nodes of the pool: those with a hub, and the one whose certificate was stolen.
     pub(super) fn members(&self) -> usize {
-        self.stage.hubs.len() + 1
+        self.pool.hubs.len() + 1
     }
 
     /// Records the peak memory of coordinators and hubs.
     pub(super) fn look_at_memory(&mut self, peaks: &mut Peaks) {
-        for seat in self.seats().filter(|seat| seat.is_alive()) {
-            let name = seat.name().to_owned();
-            if let Some(id) = seat.program().ok().and_then(|program| program.id()) {
+        for process in self.processes().filter(|process| process.is_alive()) {
+            let name = process.name().to_owned();
+            if let Some(id) = process.program().ok().and_then(|program| program.id()) {
                 peaks.look_at_process(&name, id);
             }
         }
@@ -180,22 +180,22 @@ impl Field {
 
     /// Records the disk usage of coordinators and hubs; only while their disks answer.
     pub(super) fn look_at_disks(&mut self, peaks: &mut Peaks) {
-        for coordinator in self.stage.coordinators() {
-            peaks.look_at_folder(coordinator.seat.name(), &coordinator.data);
+        for coordinator in self.pool.coordinators() {
+            peaks.look_at_folder(coordinator.process.name(), &coordinator.data);
         }
-        for hub in &self.stage.hubs {
+        for hub in &self.pool.hubs {
             peaks.look_at_folder(hub.node, &hub.cache);
         }
     }
 
     /// The present targets, as far as faults need them; `leader` is the hub that leads.
-    pub(super) async fn cast(&self, leader: Option<usize>) -> Cast {
-        let etcd = self.stage.etcd.as_ref();
-        Cast {
-            hubs: self.stage.hubs.len(),
+    pub(super) async fn topology(&self, leader: Option<usize>) -> Topology {
+        let etcd = self.pool.etcd.as_ref();
+        Topology {
+            hubs: self.pool.hubs.len(),
             leader,
-            coordinators: 1 + self.stage.others.len(),
-            fed: leader.map(|leader| self.stage.hubs[leader].pool_link.latest()),
+            coordinators: 1 + self.pool.others.len(),
+            fed: leader.map(|leader| self.pool.hubs[leader].pool_link.latest()),
             members: etcd.map_or(0, |etcd| etcd.members.len()),
             member_leader: match etcd {
                 Some(etcd) => etcd.leader().await,
@@ -222,29 +222,29 @@ impl Field {
     /// # Errors
     /// An operation that the machine refused; never an action of a program of the pool.
     pub(super) async fn perform(&mut self, target: Target, act: Act) -> Result<()> {
-        let (identities, is_bad) = (&self.stage.setup.identities, act == Act::Bad);
+        let (identities, is_bad) = (&self.pool.setup.identities, act == Act::Bad);
         match (target, act) {
             (Target::Hub(_) | Target::Coordinator(_) | Target::EtcdMember(_) | Target::Cloud, _) => {
                 return self.on_program(target, act).await;
             }
             (Target::HubClock(hub), Act::Skew(seconds)) => {
-                set_clock(&self.stage.setup.dir, &self.stage.hubs[hub].seat, seconds)?
+                set_clock(&self.pool.setup.dir, &self.pool.hubs[hub].process, seconds)?
             }
             (Target::CoordinatorClock(index), Act::Skew(seconds)) => {
-                let dir = self.stage.setup.dir.clone();
-                let coordinator = self.stage.coordinators().nth(index).context("no such coordinator")?;
-                set_clock(&dir, &coordinator.seat, seconds)?;
+                let dir = self.pool.setup.dir.clone();
+                let coordinator = self.pool.coordinators().nth(index).context("no such coordinator")?;
+                set_clock(&dir, &coordinator.process, seconds)?;
             }
             (Target::EtcdHistory, Act::Bad) => {
-                let etcd = self.stage.etcd.as_ref().context("there is no etcd")?;
+                let etcd = self.pool.etcd.as_ref().context("there is no etcd")?;
                 // Without a quorum etcd does not compact, which is no fault of the pool.
                 let _ = etcd.compact().await;
             }
-            (Target::CloudLink(hub), Act::Link(mode)) => self.stage.hubs[hub].link.set(mode),
-            (Target::PoolLink(hub), Act::Link(mode)) => self.stage.hubs[hub].pool_link.set(mode),
+            (Target::CloudLink(hub), Act::Link(mode)) => self.pool.hubs[hub].link.set(mode),
+            (Target::PoolLink(hub), Act::Link(mode)) => self.pool.hubs[hub].pool_link.set(mode),
             (Target::CoordinatorDisk, _) => on_disk(self.disks.first(), act)?,
             (Target::HubDisk(hub), _) => on_disk(self.disks.get(1 + hub), act)?,
-            (Target::HubCertificate(hub), Act::Issue(issue)) => self.stage.hubs[hub].issue(identities, issue)?,
+            (Target::HubCertificate(hub), Act::Issue(issue)) => self.pool.hubs[hub].issue(identities, issue)?,
             (Target::CoordinatorCertificate, Act::Issue(issue)) => {
                 identities.replace_server("coordinator", issue)?;
             }
@@ -275,75 +275,75 @@ impl Field {
     pub(super) fn supervise(&mut self) -> Result<Vec<String>> {
         let now = Clock::system().boot();
         let mut told = Vec::new();
-        for seat in self.seats() {
-            told.extend(seat.supervise(now)?);
+        for process in self.processes() {
+            told.extend(process.supervise(now)?);
         }
         Ok(told)
     }
 
     /// Number of programs that [`Self::supervise`] restarted.
     pub(super) fn restarts(&mut self) -> u32 {
-        self.seats().map(|seat| seat.restarts()).sum()
+        self.processes().map(|process| process.restarts()).sum()
     }
 
     /// Coordinators and hubs.
-    fn seats(&mut self) -> impl Iterator<Item = &mut program::Seat> {
-        let Stage {
+    fn processes(&mut self) -> impl Iterator<Item = &mut program::ManagedProcess> {
+        let TestPool {
             coordinator,
             others,
             hubs,
             ..
-        } = &mut self.stage;
-        let coordinators = std::iter::once(coordinator).chain(others).map(|one| &mut one.seat);
-        coordinators.chain(hubs.iter_mut().map(|hub| &mut hub.seat))
+        } = &mut self.pool;
+        let coordinators = std::iter::once(coordinator).chain(others).map(|one| &mut one.process);
+        coordinators.chain(hubs.iter_mut().map(|hub| &mut hub.process))
     }
 
     async fn on_program(&mut self, target: Target, act: Act) -> Result<()> {
-        let stage = &mut self.stage;
-        let (seat, disk) = match target {
+        let pool = &mut self.pool;
+        let (process, disk) = match target {
             Target::Hub(hub) => {
-                let hub = &mut stage.hubs[hub];
-                (&mut hub.seat, Some(&hub.cache))
+                let hub = &mut pool.hubs[hub];
+                (&mut hub.process, Some(&hub.cache))
             }
             Target::Coordinator(index) => {
-                let coordinator = stage.coordinators().nth(index).context("no such coordinator")?;
-                (&mut coordinator.seat, Some(&coordinator.data))
+                let coordinator = pool.coordinators().nth(index).context("no such coordinator")?;
+                (&mut coordinator.process, Some(&coordinator.data))
             }
             Target::EtcdMember(index) => {
-                let etcd = stage.etcd.as_mut().context("there is no etcd")?;
-                (&mut etcd.members[index].seat, None)
+                let etcd = pool.etcd.as_mut().context("there is no etcd")?;
+                (&mut etcd.members[index].process, None)
             }
-            _ => (&mut stage.cloud.seat, None),
+            _ => (&mut pool.cloud.process, None),
         };
         match act {
-            Act::Kill if seat.runs() => seat.kill().await,
-            Act::Stop => seat.stop(STOP_LIMIT).await,
-            Act::Start if !seat.runs() => seat.start().map(drop),
+            Act::Kill if process.runs() => process.kill().await,
+            Act::Stop => process.stop(STOP_LIMIT).await,
+            Act::Start if !process.runs() => process.start().map(drop),
             Act::LoseDisk => {
                 empty(disk.context("this one has no disk to lose")?)?;
                 // The data of an etcd is not on that disk.
-                if let (Target::Coordinator(_), None, Some(locals)) = (target, &stage.etcd, &self.locals) {
-                    locals.forget();
+                if let (Target::Coordinator(_), None, Some(local_writes)) = (target, &pool.etcd, &self.local_writes) {
+                    local_writes.forget();
                 }
                 Ok(())
             }
             Act::DamageDisk => damage(disk.context("this one has no disk to damage")?),
             Act::Move(is_away) => {
-                seat.set_flag("nodepool-name", if is_away { OTHER_POOL } else { POOL });
+                process.set_flag("nodepool-name", if is_away { OTHER_POOL } else { POOL });
                 // That pool has no coordinator.
-                seat.set_flag("enable-coordinator", !is_away);
+                process.set_flag("enable-coordinator", !is_away);
                 Ok(())
             }
             Act::Reboot(days) => {
-                seat.set_uptime(DAY * days);
+                process.set_uptime(DAY * days);
                 Ok(())
             }
             // A program that is about to be restarted cannot be paused.
-            Act::Pause if seat.is_alive() => seat.program()?.signal("STOP").await,
+            Act::Pause if process.is_alive() => process.program()?.signal("STOP").await,
             // It may have been killed in the meantime.
-            Act::Continue if seat.is_alive() => seat.program()?.signal("CONT").await,
-            Act::FewFiles if seat.is_alive() => limit_files(seat, FEW_FILES).await,
-            Act::ManyFiles if seat.is_alive() => limit_files(seat, MANY_FILES).await,
+            Act::Continue if process.is_alive() => process.program()?.signal("CONT").await,
+            Act::FewFiles if process.is_alive() => limit_files(process, FEW_FILES).await,
+            Act::ManyFiles if process.is_alive() => limit_files(process, MANY_FILES).await,
             _ => Ok(()),
         }
     }
@@ -411,18 +411,18 @@ fn on_disk(disk: Option<&Disk>, act: Act) -> Result<()> {
 }
 
 /// File with the offset of a program's wall clock.
-fn clock_file(dir: &Path, seat: &program::Seat) -> PathBuf {
-    dir.join(format!("{}.skew", seat.name()))
+fn clock_file(dir: &Path, process: &program::ManagedProcess) -> PathBuf {
+    dir.join(format!("{}.skew", process.name()))
 }
 
-fn let_clock_be_set(dir: &Path, seat: &mut program::Seat) {
-    let file = clock_file(dir, seat);
-    seat.add_variable("YURT_FAILPOINTS", format!("wall-clock-skew={}", file.display()));
+fn let_clock_be_set(dir: &Path, process: &mut program::ManagedProcess) {
+    let file = clock_file(dir, process);
+    process.add_variable("YURT_FAILPOINTS", format!("wall-clock-skew={}", file.display()));
 }
 
-fn set_clock(dir: &Path, seat: &program::Seat, seconds: i64) -> Result<()> {
+fn set_clock(dir: &Path, process: &program::ManagedProcess, seconds: i64) -> Result<()> {
     // Replaced atomically: half of it would be another time.
-    let (file, draft) = (clock_file(dir, seat), dir.join("skew"));
+    let (file, draft) = (clock_file(dir, process), dir.join("skew"));
     std::fs::write(&draft, seconds.to_string()).context("cannot write a clock")?;
     std::fs::rename(&draft, &file).context("cannot set a clock")
 }
@@ -440,8 +440,8 @@ async fn write_scope(cloud: &Api, is_wide: bool) -> Result<()> {
     }
 }
 
-async fn limit_files(seat: &mut program::Seat, count: &str) -> Result<()> {
-    let id = seat.program()?.id().context("the program has ended")?;
+async fn limit_files(process: &mut program::ManagedProcess, count: &str) -> Result<()> {
+    let id = process.program()?.id().context("the program has ended")?;
     let arguments = [format!("--pid={id}"), format!("--nofile={count}:")];
     let status = Command::new("prlimit").args(arguments).status().await;
     ensure!(status.context("cannot run prlimit")?.success(), "prlimit failed");

@@ -1,4 +1,4 @@
-//! A read-only front of a cluster of the user's: the demo's hubs use it as their cloud, and nothing is written to the
+//! A read-only proxy of a cluster of the user's: the demo's hubs use it as their cloud, and nothing is written to the
 //! cluster.
 //!
 //! Reads go to the cluster with the user's credentials. The demo's own nodes and their Leases do not exist there: they
@@ -21,8 +21,8 @@ use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingServerTls, S
 
 use crate::{Setup, ports};
 
-/// A running front.
-pub(crate) struct Front {
+/// A running proxy.
+pub(crate) struct ReadOnlyProxy {
     pub(crate) port: u16,
     /// The user's server, as their kubeconfig names it.
     pub(crate) server: String,
@@ -47,9 +47,9 @@ enum Route {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-// === impl Front ===
+// === impl ReadOnlyProxy ===
 
-impl Front {
+impl ReadOnlyProxy {
     /// Starts to serve on a free loopback port with the demo's CA.
     pub(crate) async fn start(setup: &Setup, kubeconfig: &Path, overlay_port: u16) -> Result<Self> {
         let user = Kubeconfig::load(kubeconfig)?;
@@ -63,7 +63,7 @@ impl Front {
             overlay: client(&format!("https://127.0.0.1:{overlay_port}"), &admin_tls(setup))?,
         });
         let port = ports::free()?;
-        let serving = PemIdentity::inline("the demo's front", &setup.identities.server_pair("front")?);
+        let serving = PemIdentity::inline("the demo's read-only proxy", &setup.identities.server_pair("front")?);
         let client_ca = Some(PemSource::inline("the demo's CA", setup.identities.ca_pem()));
         let tls = ReloadingServerTls::new(ServerTls {
             identity: serving,

@@ -1,4 +1,4 @@
-//! Subject of a measurement: our coordinator, or kube-apiserver on an etcd of its own, started empty with durable writes.
+//! System under test: our coordinator, or kube-apiserver on an etcd of its own, started empty with durable writes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -21,18 +21,18 @@ use super::usage::{self, Usage};
 /// Interval at which a starting server's readiness is polled.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
-/// Connections that ours takes: more than the 5,000 watchers with one each. The peer has no such limit.
+/// Connections that ours takes: more than the 5,000 watchers with one each. The baseline has no such limit.
 const CONNECTIONS_MAX: usize = 6_000;
 
 /// Kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ours,
-    Peer,
+    Baseline,
 }
 
-/// Parent of the subjects' folders.
-pub(super) struct Lab {
+/// Folders, programs and tasks of the measured systems.
+pub(super) struct Environment {
     dir: PathBuf,
     bin_dir: PathBuf,
     tasks: TaskGroup,
@@ -40,7 +40,7 @@ pub(super) struct Lab {
 }
 
 /// A running server.
-pub(super) struct Subject {
+pub(super) struct SystemUnderTest {
     pub(super) setup: Setup,
     pub(super) api: Api,
     /// From exec to `/readyz`.
@@ -57,14 +57,14 @@ impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Ours => "yurt-coordinator",
-            Self::Peer => "kube-apiserver",
+            Self::Baseline => "kube-apiserver",
         })
     }
 }
 
-// === impl Lab ===
+// === impl Environment ===
 
-impl Lab {
+impl Environment {
     pub(super) fn new(dir: &Path, bin_dir: PathBuf, tasks: TaskGroup) -> Self {
         Self {
             dir: dir.to_path_buf(),
@@ -89,19 +89,19 @@ impl Lab {
     }
 }
 
-// === impl Subject ===
+// === impl SystemUnderTest ===
 
-impl Subject {
+impl SystemUnderTest {
     /// Starts one that is empty, and waits until it is ready.
-    pub(super) async fn start(lab: &Lab, side: Side) -> Result<Self> {
-        let setup = lab.setup()?;
+    pub(super) async fn start(environment: &Environment, side: Side) -> Result<Self> {
+        let setup = environment.setup()?;
         let (port, launch, store) = match side {
             Side::Ours => {
                 let (port, launch) = coordinator_launch(&setup, Place::Pool, "coordinator")?;
                 let launch = launch.flag("profile", "standalone");
                 (port, launch.flag("max-connections", CONNECTIONS_MAX), None)
             }
-            Side::Peer => {
+            Side::Baseline => {
                 let (etcd_port, etcd) = real::etcd_launch(&setup, Sync::Durable)?;
                 let store = etcd.start()?;
                 let (port, launch) = real::apiserver_launch(&setup, etcd_port)?;
@@ -109,7 +109,7 @@ impl Subject {
             }
         };
         let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
-        let mut subject = Self {
+        let mut system = Self {
             setup,
             api,
             ready_after: Duration::ZERO,
@@ -118,8 +118,8 @@ impl Subject {
             server: None,
             store,
         };
-        subject.run().await?;
-        Ok(subject)
+        system.run().await?;
+        Ok(system)
     }
 
     /// Stops the API server in order and starts it again on what it stored.

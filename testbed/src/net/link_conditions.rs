@@ -1,12 +1,12 @@
-//! Fate of a packet on a cable: lost, late, duplicated, reordered, damaged, or in the queue of a slow line.
+//! Outcome of a packet on a virtual link: lost, late, duplicated, reordered, damaged, or in the queue of a slow line.
 //!
 //! Pure: a function of the seed, the packet's number and the time. The content of packets does not matter.
 
 use std::time::Duration;
 
-/// Treatment of packets in one direction of a cable. Shares are in parts per thousand.
+/// Treatment of packets in one direction of a virtual link. Shares are in parts per thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
+pub struct LinkConditions {
     /// Nothing arrives.
     pub is_silent: bool,
     /// Never arrives.
@@ -25,7 +25,7 @@ pub struct Weather {
     pub rate: Option<u32>,
 }
 
-/// One direction of a cable.
+/// One direction of a virtual link.
 #[derive(Debug)]
 pub struct Direction {
     seed: u64,
@@ -37,9 +37,9 @@ pub struct Direction {
     last: Duration,
 }
 
-/// Fate of a packet.
+/// Outcome of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct PacketOutcome {
     /// Arrival time; `None` if it is lost.
     pub arrives: Option<Duration>,
     /// Arrival time of a copy.
@@ -70,32 +70,32 @@ impl Direction {
         }
     }
 
-    /// Fate of the next packet, of `bytes` bytes, sent at `now`. Times never go back from call to call.
-    pub fn fate(&mut self, weather: &Weather, now: Duration, bytes: usize) -> Fate {
+    /// Outcome of the next packet, of `bytes` bytes, sent at `now`. Times never go back from call to call.
+    pub fn outcome(&mut self, conditions: &LinkConditions, now: Duration, bytes: usize) -> PacketOutcome {
         let mut random = fastrand::Rng::with_seed(self.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.number += 1;
-        // All numbers are drawn for every packet: a change of weather does not change the numbers of later packets.
+        // All numbers are drawn for every packet: a change of the conditions does not change the numbers of later packets.
         let mut falls = |share: u16| random.u16(..PER_MILLE) < share;
-        let (lost, doubled) = (falls(weather.lost), falls(weather.doubled));
-        let (overtaken, is_damaged) = (falls(weather.overtaken), falls(weather.damaged));
-        let jitter = weather.jitter.mul_f64(random.f64());
-        if weather.is_silent {
-            return Fate::default();
+        let (lost, doubled) = (falls(conditions.lost), falls(conditions.doubled));
+        let (overtaken, is_damaged) = (falls(conditions.overtaken), falls(conditions.damaged));
+        let jitter = conditions.jitter.mul_f64(random.f64());
+        if conditions.is_silent {
+            return PacketOutcome::default();
         }
         // A packet that is lost in the air has used the line all the same.
-        let Some(sent) = self.send(weather.rate, now, bytes) else {
-            return Fate::default();
+        let Some(sent) = self.send(conditions.rate, now, bytes) else {
+            return PacketOutcome::default();
         };
         if lost {
-            return Fate::default();
+            return PacketOutcome::default();
         }
         let arrives = if overtaken {
-            sent + weather.delay + jitter + OVERTAKEN_BY
+            sent + conditions.delay + jitter + OVERTAKEN_BY
         } else {
-            self.last = self.last.max(sent + weather.delay + jitter);
+            self.last = self.last.max(sent + conditions.delay + jitter);
             self.last
         };
-        Fate {
+        PacketOutcome {
             arrives: Some(arrives),
             again: doubled.then_some(arrives + COPY_AFTER),
             is_damaged,
@@ -121,7 +121,7 @@ impl Direction {
 mod tests {
     use super::*;
 
-    const CALM: Weather = Weather {
+    const CALM: LinkConditions = LinkConditions {
         is_silent: false,
         lost: 0,
         doubled: 0,
@@ -138,24 +138,24 @@ mod tests {
     }
 
     /// The fates of packets of 1,000 bytes, one each millisecond.
-    fn fates(seed: u64, weather: &Weather) -> Vec<(Duration, Fate)> {
+    fn outcomes(seed: u64, conditions: &LinkConditions) -> Vec<(Duration, PacketOutcome)> {
         let mut line = Direction::new(seed);
         let packets = (0..PACKETS).map(|number| millis(u64::from(number)));
-        packets.map(|now| (now, line.fate(weather, now, 1000))).collect()
+        packets.map(|now| (now, line.outcome(conditions, now, 1000))).collect()
     }
 
-    fn share(fates: &[(Duration, Fate)], wanted: impl Fn(&Fate) -> bool) -> f64 {
-        fates.iter().filter(|(_, fate)| wanted(fate)).count() as f64 / f64::from(PACKETS)
+    fn share(outcomes: &[(Duration, PacketOutcome)], wanted: impl Fn(&PacketOutcome) -> bool) -> f64 {
+        outcomes.iter().filter(|(_, outcome)| wanted(outcome)).count() as f64 / f64::from(PACKETS)
     }
 
     #[test]
     fn a_calm_line_delivers_everything_at_once_and_in_order() {
-        for (now, fate) in fates(1, &CALM) {
+        for (now, outcome) in outcomes(1, &CALM) {
             assert_eq!(
-                fate,
-                Fate {
+                outcome,
+                PacketOutcome {
                     arrives: Some(now),
-                    ..Fate::default()
+                    ..PacketOutcome::default()
                 }
             );
         }
@@ -163,76 +163,79 @@ mod tests {
 
     #[test]
     fn seed_decides_and_nothing_else() {
-        let bad = Weather {
+        let bad = LinkConditions {
             lost: 200,
             doubled: 100,
             overtaken: 100,
             jitter: millis(40),
             ..CALM
         };
-        assert_eq!(fates(7, &bad), fates(7, &bad));
-        assert_ne!(fates(7, &bad), fates(8, &bad));
+        assert_eq!(outcomes(7, &bad), outcomes(7, &bad));
+        assert_ne!(outcomes(7, &bad), outcomes(8, &bad));
     }
 
     #[test]
     fn shares_are_what_was_asked_for() {
-        let bad = Weather {
+        let bad = LinkConditions {
             lost: 200,
             doubled: 100,
             damaged: 50,
             ..CALM
         };
-        let fates = fates(3, &bad);
+        let outcomes = outcomes(3, &bad);
         let near = |share: f64, wanted: f64| assert!((share - wanted).abs() < 0.02, "{share} instead of {wanted}");
-        near(share(&fates, |fate| fate.arrives.is_none()), 0.2);
-        near(share(&fates, |fate| fate.again.is_some()), 0.1 * 0.8);
-        near(share(&fates, |fate| fate.is_damaged), 0.05 * 0.8);
+        near(share(&outcomes, |outcome| outcome.arrives.is_none()), 0.2);
+        near(share(&outcomes, |outcome| outcome.again.is_some()), 0.1 * 0.8);
+        near(share(&outcomes, |outcome| outcome.is_damaged), 0.05 * 0.8);
     }
 
     #[test]
     fn jitter_alone_keeps_the_order_and_overtaking_does_not() {
-        let arrivals = |weather: &Weather| -> Vec<Duration> {
-            fates(5, weather).iter().filter_map(|(_, fate)| fate.arrives).collect()
+        let arrivals = |conditions: &LinkConditions| -> Vec<Duration> {
+            outcomes(5, conditions)
+                .iter()
+                .filter_map(|(_, outcome)| outcome.arrives)
+                .collect()
         };
-        let late = arrivals(&Weather {
+        let late = arrivals(&LinkConditions {
             delay: millis(100),
             jitter: millis(50),
             ..CALM
         });
         assert!(late.is_sorted());
         assert!(late[0] >= millis(100) && late[0] <= millis(150), "{:?}", late[0]);
-        assert!(!arrivals(&Weather { overtaken: 100, ..CALM }).is_sorted());
+        assert!(!arrivals(&LinkConditions { overtaken: 100, ..CALM }).is_sorted());
     }
 
     #[test]
     fn silence_swallows_everything_and_uses_no_line() {
-        let silent = Weather {
+        let silent = LinkConditions {
             is_silent: true,
             rate: Some(1),
             ..CALM
         };
         let mut line = Direction::new(1);
         for _ in 0..10 {
-            assert_eq!(line.fate(&silent, Duration::ZERO, 1500).arrives, None);
+            assert_eq!(line.outcome(&silent, Duration::ZERO, 1500).arrives, None);
         }
-        let after = line.fate(&CALM, millis(1), 1500);
+        let after = line.outcome(&CALM, millis(1), 1500);
         assert_eq!(after.arrives, Some(millis(1)));
     }
 
     #[test]
     fn a_thin_line_carries_its_rate_and_its_queue_is_bounded() {
         // Offered: 1,000 bytes per millisecond for 10 s; carried: 6,250 bytes per second.
-        let thin = Weather {
+        let thin = LinkConditions {
             rate: Some(6_250),
             ..CALM
         };
-        let fates = fates(1, &thin);
-        let carried = 1000.0 * share(&fates, |fate| fate.arrives.is_some()) * f64::from(PACKETS);
+        let outcomes = outcomes(1, &thin);
+        let carried = 1000.0 * share(&outcomes, |outcome| outcome.arrives.is_some()) * f64::from(PACKETS);
         assert!((60_000.0..=72_000.0).contains(&carried), "{carried} bytes in 10 s");
-        for (now, fate) in fates {
+        for (now, outcome) in outcomes {
             assert!(
-                fate.arrives.is_none_or(|at| at - now <= QUEUE + millis(160)),
-                "{fate:?}"
+                outcome.arrives.is_none_or(|at| at - now <= QUEUE + millis(160)),
+                "{outcome:?}"
             );
         }
     }

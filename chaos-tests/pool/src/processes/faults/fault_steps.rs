@@ -5,7 +5,7 @@ use std::time::Duration;
 use yurt_testbed::identities::Issue;
 use yurt_testbed::link::Mode;
 
-use super::{Act, Cast, Fault, Step, Target};
+use super::{Act, Fault, Step, Target, Topology};
 
 /// 50 kbit/s.
 const SLOW: Mode = Mode::Slow(6_250);
@@ -60,22 +60,24 @@ struct Strike {
 
 impl Fault {
     /// All steps of the fault, until it ends after `lasts`; `None` if there is no target.
-    pub(in super::super) fn steps(self, cast: &Cast, lasts: Duration) -> Option<Vec<Step>> {
-        let any = cast.pick % cast.hubs;
-        let others = |leader| (0..cast.hubs).filter(move |hub| *hub != leader);
+    pub(in super::super) fn steps(self, topology: &Topology, lasts: Duration) -> Option<Vec<Step>> {
+        let any = topology.pick % topology.hubs;
+        let others = |leader| (0..topology.hubs).filter(move |hub| *hub != leader);
         let strike = Strike {
-            hubs: cast.hubs,
+            hubs: topology.hubs,
             any,
-            leader: cast.leader,
-            follower: cast.leader.and_then(|leader| others(leader).nth(any % (cast.hubs - 1))),
-            coordinators: cast.coordinators,
-            coordinator: cast.pick % cast.coordinators,
-            fed: cast.fed,
-            members: cast.members,
-            member: cast.pick.checked_rem(cast.members).unwrap_or(0),
-            member_leader: cast.member_leader,
-            days: u32::try_from(cast.pick % UPTIMES).unwrap_or(0),
-            moment: FED_AGAIN / 16 * u32::try_from(cast.pick / UPTIMES % 16).unwrap_or(0),
+            leader: topology.leader,
+            follower: topology
+                .leader
+                .and_then(|leader| others(leader).nth(any % (topology.hubs - 1))),
+            coordinators: topology.coordinators,
+            coordinator: topology.pick % topology.coordinators,
+            fed: topology.fed,
+            members: topology.members,
+            member: topology.pick.checked_rem(topology.members).unwrap_or(0),
+            member_leader: topology.member_leader,
+            days: u32::try_from(topology.pick % UPTIMES).unwrap_or(0),
+            moment: FED_AGAIN / 16 * u32::try_from(topology.pick / UPTIMES % 16).unwrap_or(0),
             lasts,
         };
         strike.of_programs(self)
@@ -447,7 +449,7 @@ mod tests {
     use super::super::Need;
     use super::*;
 
-    const CAST: Cast = Cast {
+    const TOPOLOGY: Topology = Topology {
         hubs: 3,
         leader: None,
         coordinators: 2,
@@ -460,13 +462,15 @@ mod tests {
     /// Every fault undoes all its effects.
     #[test]
     fn every_fault_ends_with_everything_running_and_passing() {
-        let cast = Cast {
+        let topology = Topology {
             leader: Some(1),
             pick: 4,
-            ..CAST
+            ..TOPOLOGY
         };
         for fault in Fault::value_variants().iter().filter(|fault| !fault.is_last()) {
-            let steps = fault.steps(&cast, Duration::from_secs(5)).expect("there is a leader");
+            let steps = fault
+                .steps(&topology, Duration::from_secs(5))
+                .expect("there is a leader");
             for Step { target, .. } in &steps {
                 let of_target = steps.iter().filter(|step| step.target == *target);
                 let last = of_target.max_by_key(|step| step.after).map(|step| step.act);
@@ -508,10 +512,10 @@ mod tests {
 
     #[test]
     fn faults_of_a_leader_need_one() {
-        let steps = |fault: Fault, cast: &Cast| fault.steps(cast, Duration::from_secs(1));
-        assert_eq!(steps(Fault::LeaderKilled, &CAST), None);
-        assert!(steps(Fault::CloudLinkCut, &CAST).is_some());
-        let without = Cast { members: 0, ..CAST };
+        let steps = |fault: Fault, topology: &Topology| fault.steps(topology, Duration::from_secs(1));
+        assert_eq!(steps(Fault::LeaderKilled, &TOPOLOGY), None);
+        assert!(steps(Fault::CloudLinkCut, &TOPOLOGY).is_some());
+        let without = Topology { members: 0, ..TOPOLOGY };
         for fault in Fault::value_variants()
             .iter()
             .filter(|fault| fault.need() == Some(Need::Etcd))

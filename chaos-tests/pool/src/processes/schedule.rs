@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::faults::{Act, Cast, Fault, Step, Target};
+use super::faults::{Act, Fault, Step, Target, Topology};
 
 /// Pause between two faults, in milliseconds; faults overlap.
 const PAUSE_MILLIS: std::ops::Range<u64> = 300..2_500;
@@ -15,7 +15,7 @@ const SHORT_MILLIS: std::ops::Range<u64> = 200..3_000;
 const LONG_MILLIS: std::ops::Range<u64> = 4_000..12_000;
 
 /// Schedule of the faults of a run.
-pub(super) struct Agenda {
+pub(super) struct Schedule {
     random: fastrand::Rng,
     kinds: Vec<Fault>,
     /// Kinds that were not injected in this round; every kind occurs once per round.
@@ -27,9 +27,9 @@ pub(super) struct Agenda {
     struck: BTreeMap<Fault, u32>,
 }
 
-// === impl Agenda ===
+// === impl Schedule ===
 
-impl Agenda {
+impl Schedule {
     /// Faults of these kinds, from `seed`.
     pub(super) fn new(seed: u64, kinds: &[Fault]) -> Self {
         Self {
@@ -48,8 +48,8 @@ impl Agenda {
         now >= self.next_strike
     }
 
-    /// Starts the next fault. `cast` lists the present targets; the choice among them is made here.
-    pub(super) fn strike(&mut self, now: Duration, cast: &Cast) -> Option<Fault> {
+    /// Starts the next fault. `topology` lists the present targets; the choice among them is made here.
+    pub(super) fn strike(&mut self, now: Duration, topology: &Topology) -> Option<Fault> {
         self.next_strike = now + self.millis(PAUSE_MILLIS);
         if self.round.is_empty() {
             self.round.clone_from(&self.kinds);
@@ -61,12 +61,12 @@ impl Agenda {
             SHORT_MILLIS
         };
         let lasts = self.millis(range);
-        let cast = Cast {
+        let topology = Topology {
             pick: self.random.usize(..),
-            ..*cast
+            ..*topology
         };
         // A kind without a target now gets its turn later.
-        let possible = |fault: &Fault| fault.steps(&cast, lasts).filter(|steps| self.are_free(steps));
+        let possible = |fault: &Fault| fault.steps(&topology, lasts).filter(|steps| self.are_free(steps));
         let at = self.round.iter().rposition(|fault| possible(fault).is_some())?;
         let steps = possible(&self.round[at])?;
         let fault = self.round.remove(at);
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    const CAST: Cast = Cast {
+    const TOPOLOGY: Topology = Topology {
         hubs: 3,
         leader: Some(0),
         coordinators: 2,
@@ -122,12 +122,12 @@ mod tests {
     };
 
     /// Faults in a bit more than two minutes, with the first hub leading all the time.
-    fn happened(seed: u64) -> (Vec<(Duration, Fault)>, Agenda) {
-        let mut agenda = Agenda::new(seed, Fault::value_variants());
+    fn happened(seed: u64) -> (Vec<(Duration, Fault)>, Schedule) {
+        let mut schedule = Schedule::new(seed, Fault::value_variants());
         let (mut faults, mut open) = (Vec::new(), Vec::new());
         for tick in 0..2_700 {
             let now = Duration::from_millis(50 * tick);
-            while let Some((target, act)) = agenda.due(now) {
+            while let Some((target, act)) = schedule.due(now) {
                 let ends = act.is_good();
                 match open.iter().position(|(other, _)| *other == target) {
                     Some(at) if ends => drop(open.remove(at)),
@@ -143,13 +143,13 @@ mod tests {
                     None => open.push((target, act)),
                 }
             }
-            if agenda.strikes(now)
-                && let Some(fault) = agenda.strike(now, &CAST)
+            if schedule.strikes(now)
+                && let Some(fault) = schedule.strike(now, &TOPOLOGY)
             {
                 faults.push((now, fault));
             }
         }
-        (faults, agenda)
+        (faults, schedule)
     }
 
     #[test]
@@ -160,11 +160,11 @@ mod tests {
 
     #[test]
     fn nearly_all_kinds_strike_soon() {
-        let (faults, agenda) = happened(1);
+        let (faults, schedule) = happened(1);
         assert!(faults.len() > 50, "{}", faults.len());
         let missing: Vec<_> = Fault::value_variants()
             .iter()
-            .filter(|fault| !fault.is_last() && !agenda.struck().contains_key(*fault))
+            .filter(|fault| !fault.is_last() && !schedule.struck().contains_key(*fault))
             .collect();
         assert!(missing.len() <= 3, "{missing:?}");
     }

@@ -18,7 +18,7 @@ const AHEAD: i64 = 600;
 
 /// Observed node leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Beats {
+pub(super) struct Heartbeats {
     /// renewTime of each lease; texts of one length, so that they compare as times do.
     last: BTreeMap<String, String>,
     /// Number of renewals.
@@ -28,9 +28,9 @@ pub(super) struct Beats {
 }
 
 /// Starts to watch the leases of the cloud.
-pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Beats>> {
-    let beats = Arc::new(Mutex::new(Beats::default()));
-    let shared = Arc::clone(&beats);
+pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Heartbeats>> {
+    let heartbeats = Arc::new(Mutex::new(Heartbeats::default()));
+    let shared = Arc::clone(&heartbeats);
     // The task lives as long as the group; the client itself is not needed.
     let _ = Client::recording(tasks, cloud.clone(), LEASES, WATCH_SECONDS, move |told| {
         if let Told::Event(event) = told {
@@ -39,12 +39,12 @@ pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Beats>> {
             shared.lock().unwrap_or_else(PoisonError::into_inner).see(event, &right);
         }
     });
-    beats
+    heartbeats
 }
 
-// === impl Beats ===
+// === impl Heartbeats ===
 
-impl Beats {
+impl Heartbeats {
     /// Records an event; a correct clock writes no time after `right`.
     fn see(&mut self, event: &Value, right: &str) {
         let object = &event["object"];
@@ -77,23 +77,31 @@ mod tests {
 
     #[test]
     fn beat_that_goes_back_is_a_violation_and_a_repeated_one_is_none() {
-        let mut beats = Beats::default();
+        let mut heartbeats = Heartbeats::default();
         for second in ["10", "12", "12", "11"] {
             let spec = json!({"renewTime": format!("2026-01-01T00:00:{second}.000000Z")});
             let event = json!({"type": "MODIFIED", "object": {"metadata": {"name": "n"}, "spec": spec}});
-            beats.see(&event, "2026-01-01T00:10:10.000000Z");
+            heartbeats.see(&event, "2026-01-01T00:10:10.000000Z");
         }
-        assert_eq!((beats.count, beats.violations.len()), (2, 1), "{beats:?}");
+        assert_eq!(
+            (heartbeats.count, heartbeats.violations.len()),
+            (2, 1),
+            "{heartbeats:?}"
+        );
     }
 
     #[test]
     fn node_may_take_back_what_a_wrong_clock_said() {
-        let mut beats = Beats::default();
+        let mut heartbeats = Heartbeats::default();
         for time in ["00:00:10", "01:00:12", "00:00:14", "00:00:13"] {
             let spec = json!({"renewTime": format!("2026-01-01T{time}.000000Z")});
             let event = json!({"type": "MODIFIED", "object": {"metadata": {"name": "n"}, "spec": spec}});
-            beats.see(&event, "2026-01-01T00:10:14.000000Z");
+            heartbeats.see(&event, "2026-01-01T00:10:14.000000Z");
         }
-        assert_eq!((beats.count, beats.violations.len()), (3, 1), "{beats:?}");
+        assert_eq!(
+            (heartbeats.count, heartbeats.violations.len()),
+            (3, 1),
+            "{heartbeats:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A way into a namespace for the lab itself: a loopback port outside that leads to the same port inside.
+//! A way into a namespace for the test itself: a loopback port outside that leads to the same port inside.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,11 +11,11 @@ use super::namespace::Namespace;
 /// Opens it. Its callers come from the loopback interface of `namespace`.
 pub fn open(tasks: &TaskGroup, namespace: &Namespace, port: u16) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let listener = std::net::TcpListener::bind(address).context("cannot open a door")?;
-    listener.set_nonblocking(true).context("cannot open a door")?;
-    let listener = TcpListener::from_std(listener).context("cannot open a door")?;
+    let listener = std::net::TcpListener::bind(address).context("cannot forward a port")?;
+    listener.set_nonblocking(true).context("cannot forward a port")?;
+    let listener = TcpListener::from_std(listener).context("cannot forward a port")?;
     let (group, token, namespace) = (tasks.clone(), tasks.token(), namespace.clone());
-    tasks.spawn("door", async move {
+    tasks.spawn("port forward", async move {
         while let Some(accepted) = token.run_until_cancelled(listener.accept()).await {
             let Ok((mut out_here, _)) = accepted else { continue };
             let (namespace, token) = (namespace.clone(), token.clone());
@@ -29,7 +29,7 @@ pub fn open(tasks: &TaskGroup, namespace: &Namespace, port: u16) -> Result<()> {
                 let _ = (out_here.set_nodelay(true), in_there.set_nodelay(true));
                 let _ = tokio::io::copy_bidirectional(&mut out_here, &mut in_there).await;
             };
-            group.spawn("door connection", async move {
+            group.spawn("port forward connection", async move {
                 let _ = token.run_until_cancelled(pass).await;
             });
         }

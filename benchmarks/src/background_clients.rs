@@ -18,7 +18,7 @@ use super::leases::{name, renewal};
 use super::load::{Ask, Connector, JSON, Job, MERGE, Session, quantile, series};
 use super::options::Scale;
 use super::samples::{NODE_LEASES, lease};
-use super::subject::Subject;
+use super::system_under_test::SystemUnderTest;
 use super::table::{Notes, Unit};
 
 /// All of them are more than the 256 KiB that a client takes without being read.
@@ -27,8 +27,8 @@ const LEASES: usize = 1000;
 const RATES: [u32; 2] = [100, 1000];
 /// Duration of one measurement.
 const SECONDS: usize = 5;
-/// Companions at a time.
-const COMPANIONS: usize = 8;
+/// Background clients at a time.
+const BACKGROUND_CLIENTS: usize = 8;
 /// Interval at which a reconnecting client reconnects.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Connections that renew, and renewals under way on each at the most.
@@ -45,7 +45,7 @@ const RENEWED: &str = r#""renewTime":""#;
 
 /// Other clients that are connected during the measurement.
 #[derive(Clone, Copy)]
-enum Companions {
+enum BackgroundClients {
     None,
     /// Watches that are never read.
     Stalled,
@@ -53,18 +53,22 @@ enum Companions {
     Reconnecting,
 }
 
-impl fmt::Display for Companions {
+impl fmt::Display for BackgroundClients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("alone"),
-            Self::Stalled => write!(f, "beside {COMPANIONS} that never read"),
-            Self::Reconnecting => write!(f, "beside {COMPANIONS} that reconnect every {} ms", AGAIN.as_millis()),
+            Self::Stalled => write!(f, "beside {BACKGROUND_CLIENTS} that never read"),
+            Self::Reconnecting => write!(
+                f,
+                "beside {BACKGROUND_CLIENTS} that reconnect every {} ms",
+                AGAIN.as_millis()
+            ),
         }
     }
 }
 
-pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    let sessions: Vec<Session> = (0..SESSIONS).map(|_| subject.session()).collect::<Result<_>>()?;
+pub(super) async fn measure(system: SystemUnderTest, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let sessions: Vec<Session> = (0..SESSIONS).map(|_| system.session()).collect::<Result<_>>()?;
     let leases = scale.of(LEASES);
     series(&sessions, PER_SESSION, leases, |at| Job {
         method: Method::POST,
@@ -79,12 +83,17 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
         next: 0,
     };
     for rate in RATES {
-        for companions in [Companions::None, Companions::Stalled, Companions::Reconnecting] {
+        for background_clients in [
+            BackgroundClients::None,
+            BackgroundClients::Stalled,
+            BackgroundClients::Reconnecting,
+        ] {
             let count = scale.of(SECONDS * rate as usize);
-            let took = beside(companions, &subject, &mut renewals, rate, count).await?;
+            let took = beside(background_clients, &system, &mut renewals, rate, count).await?;
             for (share, quantile_name) in [(0.5, "p50"), (0.99, "p99")] {
-                let what =
-                    format!("one watcher, {rate} renewals a second, {companions}: sent to arrival, {quantile_name}");
+                let what = format!(
+                    "one watcher, {rate} renewals a second, {background_clients}: sent to arrival, {quantile_name}"
+                );
                 notes.add("13", &what, Unit::Millis, quantile(&took, share));
             }
         }
@@ -92,36 +101,36 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
     Ok(())
 }
 
-/// Delays of `count` renewals until the watcher received them, with `companions` active; sorted.
+/// Delays of `count` renewals until the watcher received them, with `background_clients` active; sorted.
 async fn beside(
-    companions: Companions,
-    subject: &Subject,
+    background_clients: BackgroundClients,
+    system: &SystemUnderTest,
     renewals: &mut Renewals,
     rate: u32,
     count: usize,
 ) -> Result<Vec<Duration>> {
     let (mut unread, mut again) = (Vec::new(), JoinSet::new());
-    for _ in 0..COMPANIONS {
-        match companions {
-            Companions::None => {}
-            Companions::Stalled => {
-                let session = subject.session()?;
+    for _ in 0..BACKGROUND_CLIENTS {
+        match background_clients {
+            BackgroundClients::None => {}
+            BackgroundClients::Stalled => {
+                let session = system.session()?;
                 unread.push((watch(&session, FROM_THE_START).await?, session));
             }
-            Companions::Reconnecting => {
-                again.spawn(begin_again(subject.connector()));
+            BackgroundClients::Reconnecting => {
+                again.spawn(begin_again(system.connector()));
             }
         }
     }
-    let healthy = subject.session()?;
+    let healthy = system.session()?;
     let told = watch(&healthy, FROM_NOW).await?;
     tokio::time::sleep(SETTLE).await;
     let measured = renewals.until_they_arrive(told, rate, count);
     tokio::select! {
         took = measured => took,
-        Some(ended) = again.join_next() => match ended.context("a companion was lost")? {
+        Some(ended) = again.join_next() => match ended.context("a background client was lost")? {
             Ok(never) => match never {},
-            Err(error) => Err(error.context("a companion")),
+            Err(error) => Err(error.context("a background client")),
         },
     }
 }

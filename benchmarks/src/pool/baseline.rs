@@ -13,10 +13,10 @@ use yurt_testbed::api::Api;
 use yurt_testbed::client::{Client, Told, WATCH_SECONDS};
 
 use super::data::{self, Clients, EVENT, EVENTS};
-use super::field::{self, SLICES};
+use super::fixture::{self, SLICES};
 use crate::memory::mib;
 use crate::samples;
-use crate::subject::{Lab, Side, Subject};
+use crate::system_under_test::{Environment, Side, SystemUnderTest};
 use crate::table::{Notes, Unit};
 
 /// Changes on their way; the load has one at a time.
@@ -25,11 +25,11 @@ const COPIES_MAX: usize = 64;
 const AHEAD: usize = 1000;
 
 /// Memory, events, and what a client needs when its source changes.
-pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
-    let cloud = Subject::start(lab, Side::Peer).await?;
-    let pool = Subject::start(lab, Side::Peer).await?;
-    field::load(&cloud.api, SLICES).await?;
-    field::load(&pool.api, SLICES).await?;
+pub(super) async fn measure(environment: &Environment, notes: &mut Notes<'_>) -> Result<()> {
+    let cloud = SystemUnderTest::start(environment, Side::Baseline).await?;
+    let pool = SystemUnderTest::start(environment, Side::Baseline).await?;
+    fixture::load(&cloud.api, SLICES).await?;
+    fixture::load(&pool.api, SLICES).await?;
     let usage = pool.usage()?;
     notes.add("17", "RSS with 1,009 slices: pool's server", Unit::Mib, mib(usage.rss));
     notes.add("17", "PSS with 1,009 slices: pool's server", Unit::Mib, mib(usage.pss));
@@ -46,8 +46,8 @@ pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
         let patch = json!({"metadata": {"annotations": {"bench/ahead": turn.to_string()}}});
         cloud.api.merge("/api/v1/namespaces/default", &patch).await?;
     }
-    let lists = field::lists_to_go_on(&cloud.api, &pool.api, EVENTS).await?;
-    notes.add("15", field::GO_ON, Unit::Count, lists);
+    let lists = fixture::lists_to_go_on(&cloud.api, &pool.api, EVENTS).await?;
+    notes.add("15", fixture::GO_ON, Unit::Count, lists);
     let _ = tasks.shutdown(Duration::from_secs(2)).await;
     Ok(())
 }
@@ -69,7 +69,8 @@ async fn copy(tasks: &TaskGroup, cloud: Api, pool: Api) -> Result<()> {
     let copying = async move {
         while let Some(mut object) = changed.recv().await {
             if let Some(metadata) = object["metadata"].as_object_mut() {
-                metadata.retain(|field, _| matches!(field.as_str(), "name" | "namespace" | "labels" | "annotations"));
+                metadata
+                    .retain(|fixture, _| matches!(fixture.as_str(), "name" | "namespace" | "labels" | "annotations"));
             }
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let _ = pool.replace(&format!("{}/{name}", samples::SLICES), &object).await;
@@ -82,7 +83,12 @@ async fn copy(tasks: &TaskGroup, cloud: Api, pool: Api) -> Result<()> {
     Ok(())
 }
 
-async fn events(cloud: &Subject, pool: &Subject, tasks: &TaskGroup, notes: &mut Notes<'_>) -> Result<()> {
+async fn events(
+    cloud: &SystemUnderTest,
+    pool: &SystemUnderTest,
+    tasks: &TaskGroup,
+    notes: &mut Notes<'_>,
+) -> Result<()> {
     let clients = Clients::watch(tasks, &cloud.api, &pool.api).await?;
     let before = pool.usage()?.cpu;
     let added = clients.delays(&cloud.api).await?;

@@ -19,16 +19,16 @@ pub use behind::Health;
 use behind::{Behind, Switch};
 
 /// The mounted file system. It ends with its mount.
-pub struct Faulty {
+pub struct FaultFs {
     switch: Arc<Switch>,
 }
 
 /// Device of the FUSE protocol.
 const DEVICE: &str = "/dev/fuse";
 
-// === impl Faulty ===
+// === impl FaultFs ===
 
-impl Faulty {
+impl FaultFs {
     /// Mounts it on `place`, in front of `behind`; both exist. `None` if that is not permitted.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Faulty {
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let mut mount = Command::new("mount");
         mount
-            .args(["-i", "-t", "fuse", "-o", &options, "yurt-faulty"])
+            .args(["-i", "-t", "fuse", "-o", &options, "yurt-fault-fs"])
             .arg(place);
         let is_mounted = yurt_workspace::command::succeeds(&mut mount);
         fcntl_setfd(&device, FdFlags::CLOEXEC).context("cannot keep a file")?;
@@ -52,7 +52,7 @@ impl Faulty {
         }
         let switch = Arc::<Switch>::default();
         let behind = Behind::new(behind.to_path_buf(), Arc::clone(&switch));
-        let thread = std::thread::Builder::new().name("faulty disk".to_owned());
+        let thread = std::thread::Builder::new().name("fault fs".to_owned());
         thread
             .spawn(move || serve(device, behind))
             .context("cannot start a thread")?;
@@ -65,7 +65,7 @@ impl Faulty {
     }
 }
 
-impl Drop for Faulty {
+impl Drop for FaultFs {
     fn drop(&mut self) {
         // Stalled requests would block its thread and their callers for ever.
         self.set(Health::Works);
@@ -111,7 +111,7 @@ mod tests {
         let (place, behind) = (folder.path().join("place"), folder.path().join("behind"));
         fs::create_dir(&place).expect("a folder");
         fs::create_dir(&behind).expect("a folder");
-        let Some(disk) = Faulty::mount(&place, &behind).expect("a thread") else {
+        let Some(disk) = FaultFs::mount(&place, &behind).expect("a thread") else {
             eprintln!("SKIPPED: a file system of ours cannot be mounted here");
             return;
         };
@@ -149,7 +149,7 @@ mod tests {
         let (place, behind) = (folder.path().join("place"), folder.path().join("behind"));
         fs::create_dir(&place).expect("a folder");
         fs::create_dir(&behind).expect("a folder");
-        let Some(disk) = Faulty::mount(&place, &behind).expect("a thread") else {
+        let Some(disk) = FaultFs::mount(&place, &behind).expect("a thread") else {
             eprintln!("SKIPPED: a file system of ours cannot be mounted here");
             return;
         };

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use yurt_runtime::TaskGroup;
 use yurt_testbed::api::{Api, Refused, key_and_version};
-use yurt_testbed::until::until;
+use yurt_testbed::wait_for::wait_for;
 use yurt_workspace::Stopwatch;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -21,7 +21,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// Acknowledged writes, and violations. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Locals(Arc<Mutex<Written>>);
+pub(super) struct LocalWrites(Arc<Mutex<Written>>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Written {
@@ -55,9 +55,9 @@ pub(super) struct Totals {
     pub(super) violations: Vec<String>,
 }
 
-// === impl Locals ===
+// === impl LocalWrites ===
 
-impl Locals {
+impl LocalWrites {
     /// Starts to write. `apis` are the coordinators; together they are one server.
     pub(super) fn start(tasks: &TaskGroup, apis: Vec<Api>) -> Self {
         let this = Self::default();
@@ -82,7 +82,7 @@ impl Locals {
             ensure!(self.lock().count > before, "none was acknowledged");
             Ok(())
         };
-        until(limit, "local writes go on", more).await.map(drop)
+        wait_for(limit, "local writes go on", more).await.map(drop)
     }
 
     pub(super) fn totals(&self) -> Totals {
@@ -235,19 +235,19 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_has_to_stay_until_the_disk_is_lost() {
-        let locals = Locals::default();
-        locals.lock().acknowledge(0, stand(1, 10));
-        let before = locals.lock().acknowledged[0];
+        let local_writes = LocalWrites::default();
+        local_writes.lock().acknowledge(0, stand(1, 10));
+        let before = local_writes.lock().acknowledged[0];
         // The late write of an attempt without an answer.
-        locals.lock().read(0, before, stand(2, 11));
-        assert_eq!(locals.totals().violations, [""; 0]);
-        locals.lock().read(0, before, Stand::default());
-        locals.lock().acknowledge(1, stand(3, 9));
-        assert_eq!(locals.totals().violations.len(), 2, "lost, and backwards");
-        locals.forget();
-        locals.lock().read(0, before, Stand::default());
-        locals.lock().acknowledge(1, stand(4, 5));
-        assert_eq!(locals.totals().violations.len(), 2);
+        local_writes.lock().read(0, before, stand(2, 11));
+        assert_eq!(local_writes.totals().violations, [""; 0]);
+        local_writes.lock().read(0, before, Stand::default());
+        local_writes.lock().acknowledge(1, stand(3, 9));
+        assert_eq!(local_writes.totals().violations.len(), 2, "lost, and backwards");
+        local_writes.forget();
+        local_writes.lock().read(0, before, Stand::default());
+        local_writes.lock().acknowledge(1, stand(4, 5));
+        assert_eq!(local_writes.totals().violations.len(), 2);
     }
 
     #[test]

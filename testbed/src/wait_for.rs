@@ -9,15 +9,15 @@ use yurt_workspace::Stopwatch;
 /// Interval between checks of the condition.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// A permanent error: [`until`] gives up immediately.
+/// A permanent error: [`wait_for`] gives up immediately.
 #[derive(Debug)]
-pub struct Hopeless(pub String);
+pub struct PermanentError(pub String);
 
 /// Calls `attempt` until it succeeds, for at most `limit`. Returns its result and the time it took.
 ///
 /// # Errors
-/// The last error of `attempt`, as the reason why `what` did not happen; immediately if it is [`Hopeless`].
-pub async fn until<T>(
+/// The last error of `attempt`, as the reason why `what` did not happen; immediately if it is [`PermanentError`].
+pub async fn wait_for<T>(
     limit: Duration,
     what: &str,
     mut attempt: impl AsyncFnMut() -> Result<T>,
@@ -31,7 +31,7 @@ pub async fn until<T>(
             .context("still waiting for an answer");
         match outcome.flatten() {
             Ok(value) => return Ok((value, watch.elapsed())),
-            Err(error) if error.is::<Hopeless>() => return Err(error.context(format!("{what}: it never will"))),
+            Err(error) if error.is::<PermanentError>() => return Err(error.context(format!("{what}: it never will"))),
             Err(error) if watch.elapsed() >= limit => {
                 return Err(error.context(format!("{what}: not within {:.0} s", limit.as_secs_f64())));
             }
@@ -40,15 +40,15 @@ pub async fn until<T>(
     }
 }
 
-// === impl Hopeless ===
+// === impl PermanentError ===
 
-impl fmt::Display for Hopeless {
+impl fmt::Display for PermanentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Hopeless {}
+impl std::error::Error for PermanentError {}
 
 #[cfg(test)]
 mod tests {
@@ -64,7 +64,7 @@ mod tests {
             if calls < 3 { bail!("not yet") } else { Ok(calls) }
         };
         assert_eq!(
-            until(Duration::from_secs(5), "three calls", attempt)
+            wait_for(Duration::from_secs(5), "three calls", attempt)
                 .await
                 .expect("it happens")
                 .0,
@@ -75,12 +75,12 @@ mod tests {
     #[tokio::test]
     async fn it_says_what_did_not_happen_and_why() {
         let limit = Duration::from_millis(100);
-        let error = until(limit, "rain", async || -> Result<()> { bail!("the sky is blue") }).await;
+        let error = wait_for(limit, "rain", async || -> Result<()> { bail!("the sky is blue") }).await;
         assert_eq!(
             format!("{:#}", error.expect_err("no rain")),
             "rain: not within 0 s: the sky is blue"
         );
-        let hang = until(limit, "an answer", async || -> Result<()> {
+        let hang = wait_for(limit, "an answer", async || -> Result<()> {
             std::future::pending().await
         })
         .await;
@@ -90,8 +90,8 @@ mod tests {
     #[tokio::test]
     async fn a_hopeless_error_ends_the_wait() {
         let watch = Stopwatch::start();
-        let attempt = async || -> Result<()> { Err(Hopeless("it has exited".to_owned()).into()) };
-        assert!(until(Duration::from_secs(60), "ready", attempt).await.is_err());
+        let attempt = async || -> Result<()> { Err(PermanentError("it has exited".to_owned()).into()) };
+        assert!(wait_for(Duration::from_secs(60), "ready", attempt).await.is_err());
         assert!(watch.elapsed() < Duration::from_secs(30));
     }
 }

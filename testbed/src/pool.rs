@@ -7,19 +7,19 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use yurt_workspace::Stopwatch;
 
-use super::client::Suffered;
+use super::client::Disruptions;
 use super::cloud::{Choice, Cloud};
 use super::etcd::Etcd;
 use super::hub::{COLLECTIONS, Election, Hub};
 use super::sample::{self, NAMESPACE};
 use crate::api::{Api, Listing};
 use crate::net::Place;
-use crate::program::Seat;
-use crate::until::until;
+use crate::program::ManagedProcess;
+use crate::wait_for::wait_for;
 use crate::{Setup, coordinator_launch, ready};
 
 /// The cloud, the pool's coordinator and its hubs.
-pub struct Stage {
+pub struct TestPool {
     /// Parameters of all programs.
     pub setup: Setup,
     /// The cloud.
@@ -43,7 +43,7 @@ pub struct Coordinator {
     /// Client of the administrator.
     pub api: Api,
     /// Its process.
-    pub seat: Seat,
+    pub process: ManagedProcess,
     /// Folder of its persistent data.
     pub data: PathBuf,
 }
@@ -53,9 +53,9 @@ pub const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/
 /// The Service that the story changes to measure how fast a change travels.
 const TOUCHED: &str = "app-01";
 
-// === impl Stage ===
+// === impl TestPool ===
 
-impl Stage {
+impl TestPool {
     /// Prepares all programs and starts the cloud. The pool does not run yet.
     pub async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
         Self::of(setup, choice, &sample::NODES, Election::SHORT).await
@@ -108,7 +108,7 @@ impl Stage {
         })
     }
 
-    /// All coordinators of the pool; the first is [`Stage::coordinator`].
+    /// All coordinators of the pool; the first is [`TestPool::coordinator`].
     pub fn coordinators(&mut self) -> impl Iterator<Item = &mut Coordinator> {
         std::iter::once(&mut self.coordinator).chain(&mut self.others)
     }
@@ -118,7 +118,7 @@ impl Stage {
         let lease = self.coordinator.api.get(ELECTION).await?;
         let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
         let mut leaders = Vec::new();
-        for (index, hub) in self.hubs.iter().enumerate().filter(|(_, hub)| hub.seat.runs()) {
+        for (index, hub) in self.hubs.iter().enumerate().filter(|(_, hub)| hub.process.runs()) {
             if hub.state().await?.leads() {
                 leaders.push(index);
             }
@@ -133,7 +133,7 @@ impl Stage {
 
     /// A running hub that does not lead.
     pub fn follower(&self, leader: usize) -> Result<usize> {
-        let running = (0..self.hubs.len()).filter(|index| self.hubs[*index].seat.runs());
+        let running = (0..self.hubs.len()).filter(|index| self.hubs[*index].process.runs());
         running
             .filter(|index| *index != leader)
             .last()
@@ -149,13 +149,13 @@ impl Stage {
     pub async fn catches_up(&self, limit: Duration, who: &str, api: &Api) -> Result<Duration> {
         let what = format!("{who} serves what the cloud has");
         let same = async || serves(api, &self.cloud_listings().await?).await;
-        Ok(until(limit, &what, same).await?.1)
+        Ok(wait_for(limit, &what, same).await?.1)
     }
 
     /// Waits until `api` serves the given lists of the cloud.
     pub async fn still_serves(limit: Duration, who: &str, api: &Api, cloud: &[Listing]) -> Result<Duration> {
         let what = format!("{who} serves what the cloud had");
-        Ok(until(limit, &what, async || serves(api, cloud).await).await?.1)
+        Ok(wait_for(limit, &what, async || serves(api, cloud).await).await?.1)
     }
 
     /// Changes a Service in the cloud and waits until the clients of these hubs have it; returns the time that took.
@@ -224,14 +224,14 @@ impl Stage {
             }
             Ok(())
         };
-        until(limit, what, same).await.map(drop)
+        wait_for(limit, what, same).await.map(drop)
     }
 
     /// Disruptions of the clients behind these hubs so far.
-    pub fn suffered(&self, hubs: &[usize]) -> Suffered {
+    pub fn disruptions(&self, hubs: &[usize]) -> Disruptions {
         hubs.iter()
-            .map(|index| self.hubs[*index].suffered())
-            .fold(Suffered::default(), Suffered::plus)
+            .map(|index| self.hubs[*index].disruptions())
+            .fold(Disruptions::default(), Disruptions::plus)
     }
 
     /// Checks that no client has a violation: a resourceVersion that went back, or a DELETED for an object that the
@@ -327,14 +327,14 @@ impl Coordinator {
         Ok(Self {
             port,
             api: Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?,
-            seat: Seat::new(launch),
+            process: ManagedProcess::new(launch),
             data: setup.dir.join(format!("{name}.data")),
         })
     }
 
     /// Starts it and waits until it serves.
     pub async fn start(&mut self) -> Result<Duration> {
-        let program = self.seat.start()?;
+        let program = self.process.start()?;
         ready(program, &self.api, "the coordinator").await
     }
 }
