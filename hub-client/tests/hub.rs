@@ -10,6 +10,8 @@ mod hub {
     mod disks;
     mod electing;
     mod filtering;
+    mod golden_disk;
+    mod golden_feed;
     mod harness;
     mod health;
     mod heartbeats;

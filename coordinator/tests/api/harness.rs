@@ -505,6 +505,35 @@ impl Client {
         answer.ok().map(|(code, _, _)| code.as_u16())
     }
 
+    /// The first `count` frames of a watch, byte for byte: lines, or messages that begin with their length. Fewer if
+    /// the stream ends.
+    pub(crate) async fn frames(&self, path: &str, headers: &[(&str, &str)], count: usize) -> (HeaderMap, Vec<u8>) {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = self.http.send(request.body(empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200, "{path}");
+        let (head, mut body) = response.into_parts();
+        let is_binary = head.headers["content-type"].as_bytes().starts_with(b"application/vnd");
+        let mut bytes = Vec::new();
+        let whole = async {
+            loop {
+                if let Some(end) = end_of_frames(&bytes, is_binary, count) {
+                    break end;
+                }
+                let Some(frame) = body.frame().await else {
+                    break bytes.len();
+                };
+                bytes.extend_from_slice(&frame.unwrap().into_data().unwrap_or_default());
+            }
+        };
+        let end = tokio::time::timeout(PATIENCE, whole).await;
+        let end = end.unwrap_or_else(|_| panic!("{count} frames of {path}"));
+        bytes.truncate(end);
+        (head.headers, bytes)
+    }
+
     pub(crate) async fn watch(&self, path: &str) -> Watch {
         self.watch_with(path, &[]).await
     }
@@ -522,6 +551,18 @@ impl Client {
             decoder: WatchDecoder::default(),
         }
     }
+}
+
+/// End of the first `count` frames.
+fn end_of_frames(bytes: &[u8], is_binary: bool, count: usize) -> Option<usize> {
+    (0..count).try_fold(0, |begin, _| {
+        let rest = &bytes[begin..];
+        let end = match is_binary {
+            true => 4 + u32::from_be_bytes(rest.get(..4)?.try_into().ok()?) as usize,
+            false => 1 + rest.iter().position(|byte| *byte == b'\n')?,
+        };
+        (end <= rest.len()).then_some(begin + end)
+    })
 }
 
 // === impl Answer ===

@@ -35,6 +35,12 @@ mod formats;
 #[cfg(test)]
 mod full_disk;
 #[cfg(test)]
+mod golden_disk;
+#[cfg(test)]
+mod golden_feed;
+#[cfg(test)]
+mod golden_watch;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod identity;

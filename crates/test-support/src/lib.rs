@@ -9,6 +9,7 @@
 
 pub mod etcd;
 mod files;
+pub mod golden;
 mod growth;
 mod pki;
 mod waiting;

@@ -18,7 +18,7 @@ const GROUP: &str = "/apis/example.com/v1";
 const WIDGETS: &str = "/apis/example.com/v1/widgets";
 const NAME: &str = "widgets.example.com";
 
-fn widget(name: &str, size: u64) -> Value {
+pub(super) fn widget(name: &str, size: u64) -> Value {
     json!({
         "apiVersion": "example.com/v1", "kind": "Widget",
         "metadata": {"namespace": "shop", "name": name}, "spec": {"size": size},
@@ -26,7 +26,7 @@ fn widget(name: &str, size: u64) -> Value {
 }
 
 /// Defines widgets at the cloud.
-fn define_widgets(cloud: &Cloud) {
+pub(super) fn define_widgets(cloud: &Cloud) {
     let widgets = widgets();
     let document = json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "example.com/v1",
@@ -41,14 +41,14 @@ fn define_widgets(cloud: &Cloud) {
     });
 }
 
-fn list(cloud: &Cloud, text: &str) {
+pub(super) fn list(cloud: &Cloud, text: &str) {
     let config = json!({
         "metadata": {"namespace": "kube-system", "name": "yurt-hub-cfg"}, "data": {"pool_scope_resources": text},
     });
     cloud.put("configmaps", config);
 }
 
-fn entry(group: &str, version: &str, resource: &str) -> Value {
+pub(super) fn entry(group: &str, version: &str, resource: &str) -> Value {
     json!({ "Group": group, "Version": version, "Resource": resource })
 }
 
