@@ -10,8 +10,8 @@ use crate::app::App;
 use crate::authn::User;
 use crate::authz::{Attributes, references};
 use crate::config::Profile;
-use crate::handlers::Call;
 use crate::registry::Resource;
+use crate::request::Call;
 
 mod node_restriction;
 

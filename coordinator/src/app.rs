@@ -15,12 +15,17 @@ use crate::config::Profile;
 use crate::discovery::Discovery;
 use crate::feed::Feed;
 use crate::forgery::reports::Reports;
-use crate::gate::Gate;
 use crate::health::Health;
-use crate::metrics::SharedMetrics;
+use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::registry::custom::{CustomKinds, Declared};
 use crate::registry::own::OwnStore;
+
+mod bound_objects;
+mod filter_state;
+mod scrape;
+
+pub(crate) use filter_state::FilterState;
 
 /// The coordinator as its request handlers see it.
 pub(crate) struct App {
@@ -43,15 +48,15 @@ pub(crate) struct App {
     /// Liveness and readiness.
     pub(crate) health: Health,
     /// Counters.
-    pub(crate) metrics: SharedMetrics,
+    pub(crate) metrics: Arc<Metrics>,
     /// Clock of all parts.
     pub(crate) clock: Clock,
     /// Owner of writes, which finish when their client disconnects.
     pub(crate) writes: TaskGroup,
     /// Cancelled when watches have to end.
     pub(crate) end_watches: CancellationToken,
-    /// Identity, authorization and limits of requests.
-    pub(crate) gate: Gate,
+    /// State of the filters that every request passes.
+    pub(crate) filters: FilterState,
 }
 
 /// Everything that is served at one time; it is replaced as a whole.
@@ -161,7 +166,7 @@ impl App {
 
     /// Decides if `user` may do what `attributes` describe, now.
     pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
-        let policy = self.gate.rbac.current();
+        let policy = self.filters.rbac.current();
         let served = self.served();
         let facts = Facts {
             profile: self.settings.profile,
@@ -173,6 +178,6 @@ impl App {
             policy: &policy,
             pods: &served.registry,
         };
-        self.gate.authorizer.authorize(user, attributes, &facts)
+        self.filters.authorizer.authorize(user, attributes, &facts)
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
-use prometheus::IntCounter;
+use prometheus::{IntCounter, Registry};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use yurt_apimachinery::time::MicroTime;
@@ -39,13 +39,13 @@ const TEXT_BYTES_MAX: usize = 1024;
 #[derive(Clone)]
 pub(crate) struct Audit {
     lines: mpsc::Sender<String>,
-    counters: Counters,
+    counters: AuditCounters,
     clock: Clock,
 }
 
 /// Counters of written and lost events.
 #[derive(Clone)]
-pub(crate) struct Counters {
+pub(crate) struct AuditCounters {
     /// Events made.
     pub(crate) events: IntCounter,
     /// Events dropped from a full queue, or lost in a failed write.
@@ -73,6 +73,26 @@ struct Audited {
     _record: Record,
 }
 
+// === impl AuditCounters ===
+
+impl AuditCounters {
+    /// Registers the counters.
+    ///
+    /// # Errors
+    /// When another metric has one of their names, which is a programming error.
+    pub(crate) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        Ok(Self {
+            events: counter("apiserver_audit_event_total", "Audit events made.")?,
+            lost: counter("apiserver_audit_error_total", "Audit events that were lost.")?,
+        })
+    }
+}
+
 // === impl Log ===
 
 impl Log {
@@ -80,7 +100,7 @@ impl Log {
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub(crate) fn open(config: &Config, counters: Counters, clock: Clock) -> Result<Option<Self>, StartError> {
+    pub(crate) fn open(config: &Config, counters: AuditCounters, clock: Clock) -> Result<Option<Self>, StartError> {
         let Some(path) = &config.audit_log_path else {
             return Ok(None);
         };
@@ -285,7 +305,7 @@ mod tests {
     #[test]
     fn full_queue_loses_events_and_counts_them_but_never_waits() {
         let counter = |name: &str| IntCounter::new(name, "help").unwrap();
-        let counters = Counters {
+        let counters = AuditCounters {
             events: counter("events"),
             lost: counter("lost"),
         };

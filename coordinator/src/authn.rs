@@ -2,7 +2,7 @@
 //! else anonymous.
 //!
 //! In reading order: this file ([`User`], the order of credentials), `tokens` (keys and issuers), `claims` (claims
-//! of a token), `impersonation` (acting as another user).
+//! of a token).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,6 @@ use yurt_apimachinery::Status;
 use yurt_runtime::tls::PeerIdentity;
 
 pub(crate) mod claims;
-pub(crate) mod impersonation;
 pub(crate) mod tokens;
 
 /// A caller as authorization sees it.
@@ -36,7 +35,7 @@ pub const NODE_PREFIX: &str = "system:node:";
 /// User name prefix of service accounts; namespace, a colon and the name follow.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Group of all service accounts; with a colon and a namespace, of those in it.
-const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+pub(crate) const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 /// User name of callers without a credential.
 pub(crate) const ANONYMOUS: &str = "system:anonymous";
 const AUTHENTICATED: &str = "system:authenticated";

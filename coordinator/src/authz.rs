@@ -19,7 +19,6 @@ use crate::config::Profile;
 pub use crate::feed::members::Basis;
 
 pub mod node;
-mod pods;
 pub mod rbac;
 pub(crate) mod references;
 mod rules;

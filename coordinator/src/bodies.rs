@@ -24,10 +24,10 @@ use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::{BoxError, Room, read_body_into};
 
-use crate::registry::own::NODE_OBJECT_BYTES_MAX;
-
 /// Largest small body, in bytes: a worker parses it itself.
 pub(crate) const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Maximum bytes of an event or a lease that a node writes.
+pub(crate) const NODE_OBJECT_BYTES_MAX: usize = 16 << 10;
 /// Largest body of a node that writes an object of a pool: a node may store [`NODE_OBJECT_BYTES_MAX`].
 pub(crate) const NODE_BODY_BYTES_MAX: usize = 2 * NODE_OBJECT_BYTES_MAX;
 /// Bytes of all small bodies that have not arrived in full.

@@ -13,7 +13,7 @@ use yurt_apimachinery::{GroupResource, ResourceKind, Space, pool_scope};
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 use yurt_runtime::http::server;
 
-use crate::lanes;
+use crate::fair_queue;
 
 mod etcd;
 
@@ -155,20 +155,20 @@ pub struct Config {
     pub audit_log_maxbackup: u32,
 
     /// Reads answered at a time; further ones wait. Leases, the feed and system:masters are exempt.
-    #[arg(long, value_name = "N", default_value_t = nonzero(lanes::READS_IN_FLIGHT_MAX))]
+    #[arg(long, value_name = "N", default_value_t = nonzero(fair_queue::READS_IN_FLIGHT_MAX))]
     pub max_requests_inflight: NonZeroUsize,
 
     /// Writes answered at a time; further ones wait.
-    #[arg(long, value_name = "N", default_value_t = nonzero(lanes::WRITES_IN_FLIGHT_MAX))]
+    #[arg(long, value_name = "N", default_value_t = nonzero(fair_queue::WRITES_IN_FLIGHT_MAX))]
     pub max_mutating_requests_inflight: NonZeroUsize,
 
     /// Reads, and as many writes, that may wait in a queue; further ones get 429 and Retry-After. Queues are served round
     /// robin by client; when full, the client with the longest queue loses a request.
-    #[arg(long, value_name = "N", default_value_t = lanes::QUEUED_MAX)]
+    #[arg(long, value_name = "N", default_value_t = fair_queue::QUEUED_MAX)]
     pub max_queued_requests: usize,
 
     /// Longest wait of a request in its queue; then it gets 429 and Retry-After.
-    #[arg(long, value_name = "DURATION", default_value = lanes::WAIT_MAX)]
+    #[arg(long, value_name = "DURATION", default_value = fair_queue::WAIT_MAX)]
     pub max_queue_wait: GoDuration,
 
     /// Largest body of a request in bytes, except those of the feed; larger ones get 413.

@@ -26,7 +26,6 @@ use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, S
 
 use crate::authn::User;
 use crate::bodies::{Bodies, Received, Work};
-use crate::metrics::FeedMetrics;
 use crate::registry::leases;
 use crate::status_error;
 
@@ -36,6 +35,7 @@ pub(crate) mod collection;
 pub(crate) mod events;
 pub(crate) mod fence;
 pub(crate) mod members;
+mod metrics;
 mod pending;
 pub(crate) mod scope;
 mod snapshot;
@@ -45,6 +45,7 @@ mod wire;
 use collection::{PoolCollection, PoolCollections};
 use fence::Fence;
 use members::Members;
+pub(crate) use metrics::FeedMetrics;
 use pending::Arriving;
 use scope::Scope;
 use void::Voids;

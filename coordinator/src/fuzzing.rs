@@ -14,9 +14,9 @@ use yurt_storage::Cacher;
 use crate::config::Profile;
 use crate::feed::events;
 use crate::handlers::reading::{self, Expected};
-use crate::handlers::warnings::Warnings;
 use crate::registry::prepare::{self, Account, Part};
 use crate::registry::{Registry, stored_kinds};
+use crate::request::warnings::Warnings;
 
 /// Applies a body of the feed's `events` call to a collection at position 100.
 ///

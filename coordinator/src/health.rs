@@ -17,7 +17,7 @@ pub(crate) struct Health {
 
 /// Scope of a health path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum HealthScope {
     /// All checks.
     All,
     /// A single check, which needs authorization.
@@ -57,11 +57,11 @@ impl Health {
     }
 
     /// The scope of a health path. Callers may ask for all checks together without authentication.
-    pub(crate) fn is_meant(path: &str) -> Option<Asked> {
+    pub(crate) fn scope_of(path: &str) -> Option<HealthScope> {
         let mut parts = path.strip_prefix('/')?.splitn(2, '/');
         matches!(parts.next()?, "healthz" | "livez" | "readyz").then(|| match parts.next() {
-            None => Asked::All,
-            Some(_) => Asked::One,
+            None => HealthScope::All,
+            Some(_) => HealthScope::One,
         })
     }
 

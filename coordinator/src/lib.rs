@@ -1,14 +1,14 @@
 //! The pool coordinator: an apiserver for the kinds a NodePool needs.
 //!
 //! ```text
-//!   server (identity, limits, authz) ─► handlers (one per verb) ─► registry (one entry per resource) ─► storage
-//!                                                  feed (the leader fills pool data) ─────────────────────┘
+//!   filters (identity, limits, authz) ─► handlers (one per verb) ─► registry (one entry per resource) ─► storage
+//!                                                  feed (the leader fills pool data) ──────────────────────┘
 //! ```
 //!
-//! In reading order: [`config`] (flags), `server` (one request), `gate` (checks before a handler), `authn`, `authz` (rights), `lanes`,
-//! `audit`, `admission`, `handlers`, `registry` (resources and their rules; `registry::leases` guards elections), `feed` (pool data),
-//! `discovery`, `health`, `metrics`, `bootstrap` (certificates of a first start), `waiting` (server until the store is open). All wiring is
-//! in [`build`].
+//! In reading order: [`config`] (flags), `filters` (one request; `filters/chain.rs` is the order), `request` (what a handler
+//! gets), `authn`, `authz` (rights), `fair_queue`, `audit`, `admission`, `handlers`, `registry` (resources and their rules;
+//! `registry::leases` guards elections), `feed` (pool data), `discovery`, `health`, `metrics`, `bootstrap` (certificates of a
+//! first start). All wiring is in [`build`].
 //!
 //! ```no_run
 //! use yurt_coordinator::{build, config::Config};
@@ -33,33 +33,29 @@ pub mod authn;
 pub mod authz;
 mod bodies;
 mod bootstrap;
+mod commit_dispatcher;
 pub mod config;
-mod deadline;
 mod departed;
 mod discovery;
 mod emptier;
+mod fair_queue;
 mod feed;
+mod filters;
 mod forgery;
 #[doc(hidden)]
 pub mod fuzzing;
-mod gate;
 mod handlers;
 mod health;
-mod lanes;
 mod lifecycle;
-mod membership;
 mod metrics;
 mod operator_files;
-mod pool_paths;
-mod pool_scope;
-mod publish;
+mod pool_api;
 mod registry;
-mod server;
+mod request;
 #[doc(hidden)]
 pub mod simulation;
 mod status_error;
 mod store;
-mod waiting;
 
 use parking_lot::{Mutex, RwLock};
 use yurt_runtime::http::server::{Limits, Server};
@@ -67,24 +63,23 @@ use yurt_runtime::tls::{ReloadingServerTls, TlsError, load_pair};
 use yurt_runtime::{Clock, TaskGroup, files};
 use yurt_storage::{Cacher, SharedCollection};
 
-use app::{App, Served, Settings};
+use app::{App, FilterState, Served, Settings};
+use commit_dispatcher::CommitDispatcher;
 use config::{Config, Profile};
-use feed::Feed;
 use feed::fence::Fence;
 use feed::members::{Members, Policy};
 use feed::scope::Scope;
 use feed::void::Voids;
+use feed::{Feed, FeedMetrics};
+use filters::startup_server::{Port, StartupServer};
 use forgery::reports::Reports;
-use gate::Gate;
 use health::Health;
 use metrics::Metrics;
-use publish::Publisher;
 use registry::Registry;
 use registry::custom::CustomKinds;
 use registry::leases::{self, Guard};
 use registry::own::{OwnStore, Room, Shares};
 use store::Stores;
-use waiting::{Port, Waiting};
 
 /// A coordinator whose port is bound and whose store is open; it answers after [`Coordinator::run`] has begun.
 pub struct Coordinator {
@@ -120,6 +115,10 @@ impl StartError {
         Self(message.into())
     }
 
+    pub(crate) fn metrics(error: prometheus::Error) -> Self {
+        Self(format!("cannot set up metrics: {error}"))
+    }
+
     pub(crate) fn file(path: &Path, action: &str, error: &std::io::Error) -> Self {
         Self(format!(
             "cannot {action} {} (below --data-dir): {error}",
@@ -136,9 +135,9 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let clock = Clock::system();
     bootstrap::check_given(&config).await?;
     let (policy, initial) = Policy::read(&config).map_err(StartError::new)?;
-    let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
+    let metrics = Arc::new(Metrics::new().map_err(StartError::metrics)?);
     let (custom, declared) = CustomKinds::open(&config).map_err(StartError::new)?;
-    let gate = Gate::open(&config, &metrics, clock.clone())?;
+    let filters = FilterState::open(&config, &metrics, clock.clone())?;
     let server = bind(&config).await?.with_metrics(metrics.connections());
     let (tasks, address) = (TaskGroup::new(), server.local_addr());
     let opening = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks);
@@ -148,9 +147,9 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let (fence, scope) = (Arc::new(Fence::new(stores.id())), Arc::new(Scope::new(&stores.pool())));
     let guard = Arc::new(Guard::new(clock.boot()));
     let voids = Arc::new(Voids::new(stores.collections().clone()));
-    let publisher = Publisher::new(cacher.clone(), fence.clone(), scope.clone(), voids.clone());
-    let publisher = publisher.telling(guard.clone(), clock.clone(), &stores);
-    stores.attach(publisher).await?;
+    let dispatcher = CommitDispatcher::new(cacher.clone(), fence.clone(), scope.clone(), voids.clone());
+    let dispatcher = dispatcher.telling(guard.clone(), clock.clone(), &stores);
+    stores.attach(Arc::new(dispatcher)).await?;
     let members = Arc::new(Members::new(policy, initial, stores.collections().clone()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
     let end_watches = tasks.token().child_token();
@@ -170,7 +169,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
             folder: config.data_dir.clone(),
         },
         clock.clone(),
-        metrics.feed(),
+        FeedMetrics::new(metrics.registry()).map_err(StartError::metrics)?,
     );
     let app = App {
         settings: settings(&config),
@@ -187,7 +186,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         clock,
         writes: tasks.child(),
         end_watches,
-        gate,
+        filters,
     };
     app.serve().map_err(StartError::new)?;
     app.follow_scope().await;
@@ -218,7 +217,7 @@ async fn open(
         return Ok((stores, Port::Bound(server.with_tls(tls)), files));
     }
     let (tls, files) = credentials(config, &server).await?;
-    let waiting = Waiting::serve(server.with_tls(tls), tasks);
+    let waiting = StartupServer::serve(server.with_tls(tls), tasks);
     Ok((opening.await?, Port::Waiting(waiting), files))
 }
 

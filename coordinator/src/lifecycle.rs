@@ -11,7 +11,6 @@ use yurt_storage::{Replicas, Storage};
 
 use crate::app::App;
 use crate::audit::Log;
-use crate::registry::leases::{Author, Caller};
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account};
 use crate::registry::{events, namespaces};
@@ -29,8 +28,6 @@ const EXPIRE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 const EXPIRE_AT_ONCE: usize = 64;
 /// Time for connections to finish after their watches have ended.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Author of objects that the coordinator creates itself.
-const SELF: &str = "system:yurt-coordinator";
 
 /// Creates the initial namespaces.
 ///
@@ -41,7 +38,7 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
     let Some(resource) = served.registry.find("", "namespaces") else {
         return Ok(());
     };
-    let intent = own_intent();
+    let intent = Intent::of_coordinator();
     let create = async |name: &str| {
         let body = serde_json::json!({ "metadata": { "name": name } });
         let now = Time::from_unix(app.clock.unix().secs);
@@ -55,19 +52,6 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
     // In parallel: they share a commit.
     futures_util::future::try_join_all(namespaces::INITIAL.map(create)).await?;
     Ok(())
-}
-
-/// Intent of the coordinator's own writes: never a dry run.
-pub(crate) fn own_intent() -> Intent {
-    Intent {
-        author: Author {
-            user: SELF.to_owned(),
-            manager: None,
-        },
-        caller: Caller::Other,
-        dry_run: false,
-        body_bytes: 0,
-    }
 }
 
 /// Serves until `stop`, then: not ready, stop accepting, end watches, flush, close.
@@ -95,19 +79,19 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     if app.feed.members().is_reloadable() {
         tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
     }
-    if let Some(writer) = app.gate.log.as_ref().and_then(Log::take_writer) {
+    if let Some(writer) = app.filters.audit_log.as_ref().and_then(Log::take_writer) {
         tasks.spawn_critical("audit-log", writer.run(tasks.token()));
     }
     if app.custom.is_reloadable() {
         tasks.spawn_critical("reload-custom-resources", reload_custom(app.clone(), tasks.token()));
     }
-    if app.gate.is_reloadable() {
+    if app.filters.is_reloadable() {
         tasks.spawn_critical("reload-gate", reload_gate(app.clone(), tasks.token()));
     }
-    let emptier = emptier::run(app.clone(), own_intent(), tasks.token());
+    let emptier = emptier::run(app.clone(), Intent::of_coordinator(), tasks.token());
     tasks.spawn_critical("empty-namespaces", emptier);
     tasks.spawn_critical("expire-events", expire_events(app.clone(), tasks.token()));
-    let departed = departed::run(app.clone(), own_intent(), tasks.token());
+    let departed = departed::run(app.clone(), Intent::of_coordinator(), tasks.token());
     tasks.spawn_critical("delete-departed-leases", departed);
     app.health.set_serving(true);
     info!(address = %serving.local_addr(), profile = ?app.settings.profile, store = stores.id(), "Coordinator is ready");
@@ -174,7 +158,7 @@ async fn expire_events(app: Arc<App>, stop: CancellationToken) {
                 .cloned()
                 .collect()
         });
-        let intent = own_intent();
+        let intent = Intent::of_coordinator();
         for some in expired.chunks(EXPIRE_AT_ONCE) {
             let delete = |event: &Object| app.own.delete_unchanged(&resource, event.clone(), &intent);
             // An event that changed since the search lives on; a failed deletion is tried again.
@@ -218,6 +202,6 @@ async fn reload_gate(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
         .await
         .is_some()
     {
-        app.gate.reload();
+        app.filters.reload();
     }
 }

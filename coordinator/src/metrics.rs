@@ -1,6 +1,8 @@
 //! Metrics, under kube-apiserver's names where it has one.
 //!
-//! [`requests`]: requests and watches; [`told`]: events sent to watches; [`collections`]: size, freshness and forced
+//! Imports no other module: components export figures here, or register metrics of their own ([`Metrics::registry`]).
+//!
+//! [`requests`]: requests and watches; [`watch_events`]: events sent to watches; [`collections`]: size, freshness and forced
 //! relists of collections; [`election`]: the pool's leader; [`budgets`]: bytes and their limits.
 
 mod budgets;
@@ -8,32 +10,28 @@ mod collections;
 mod election;
 mod forgeries;
 mod requests;
-mod told;
+mod watch_events;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::Response;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
-use yurt_apimachinery::time::BootTime;
-use yurt_collection::Collection;
 use yurt_runtime::Clock;
+use yurt_runtime::fair_queue::Refusals;
 use yurt_runtime::http::Body;
 use yurt_runtime::http::server::ConnectionMetrics;
 use yurt_runtime::metrics::Metrics as Render;
 use yurt_storage::embedded::Disk;
 
 use budgets::Budgets;
+pub(crate) use collections::CollectionFigures;
 use collections::Collections;
 use election::Election;
+pub(crate) use election::ElectionFigures;
 use forgeries::Forgeries;
 use requests::Requests;
 pub(crate) use requests::{RequestLabels, WatchCount};
-
-use crate::audit::Counters;
-use crate::feed::{Feed, Refusal};
-use crate::lanes::Refusals;
-use crate::registry::{Authority, Registry as Resources};
 
 /// All counters of this process.
 pub(crate) struct Metrics {
@@ -42,10 +40,8 @@ pub(crate) struct Metrics {
     render: Render,
     requests: Requests,
     connections: ConnectionMetrics,
-    lanes: [IntGaugeVec; 2],
+    in_flight: [IntGaugeVec; 2],
     refused: IntCounterVec,
-    audit: Counters,
-    feed: FeedMetrics,
     collections: Collections,
     election: Election,
     forgeries: Forgeries,
@@ -62,17 +58,6 @@ struct DiskMetrics {
     size: prometheus::IntGauge,
 }
 
-/// Counters of the feed; clones share them.
-#[derive(Clone)]
-pub(crate) struct FeedMetrics {
-    batches: IntCounterVec,
-    refused: IntCounterVec,
-    fenced: prometheus::IntCounter,
-    gaps: prometheus::IntCounter,
-    late_accepted: prometheus::IntCounter,
-    voids: IntCounterVec,
-}
-
 // === impl Metrics ===
 
 impl Metrics {
@@ -84,14 +69,14 @@ impl Metrics {
         let render = Render::new();
         let registry = render.registry();
         let requests = Requests::new(registry)?;
-        let lane = |name: &str, help: &str| {
+        let gauge = |name: &str, help: &str| {
             let gauge = IntGaugeVec::new(Opts::new(name, help), &["request_kind"])?;
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
-        let lanes = [
-            lane("apiserver_current_inflight_requests", "Requests being answered.")?,
-            lane("apiserver_current_inqueue_requests", "Requests waiting for a place.")?,
+        let in_flight = [
+            gauge("apiserver_current_inflight_requests", "Requests being answered.")?,
+            gauge("apiserver_current_inqueue_requests", "Requests waiting for a place.")?,
         ];
         let refused = counters(
             registry,
@@ -99,17 +84,7 @@ impl Metrics {
             "Requests rejected with 429, by lane and reason: queue-full or time-out.",
             &["priority_level", "reason"],
         )?;
-        let counter = |name: &str, help: &str| {
-            let counter = prometheus::IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        let audit = Counters {
-            events: counter("apiserver_audit_event_total", "Audit events made.")?,
-            lost: counter("apiserver_audit_error_total", "Audit events that were lost.")?,
-        };
         let connections = ConnectionMetrics::new("yurt_coordinator", &render)?;
-        let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
         let election = Election::new(registry)?;
         let forgeries = Forgeries::new(registry)?;
@@ -130,10 +105,8 @@ impl Metrics {
             disk,
             requests,
             connections,
-            lanes,
+            in_flight,
             refused,
-            audit,
-            feed,
             collections,
             election,
             forgeries,
@@ -164,9 +137,9 @@ impl Metrics {
         self.collections.remove(name);
     }
 
-    /// The feed's part.
-    pub(crate) fn feed(&self) -> FeedMetrics {
-        self.feed.clone()
+    /// Registry of the exported metrics; a component may register its own.
+    pub(crate) fn registry(&self) -> &Registry {
+        self.render.registry()
     }
 
     /// Counters of the server's connections.
@@ -179,22 +152,17 @@ impl Metrics {
         self.requests.answered(labels, response, took);
     }
 
-    /// The audit log's part.
-    pub(crate) fn audit(&self) -> Counters {
-        self.audit.clone()
-    }
-
-    /// Sets the load of a lane: requests being answered, and waiting.
-    pub(crate) fn lane(&self, request_kind: &str, load: (usize, usize)) {
-        for (gauge, value) in self.lanes.iter().zip([load.0, load.1]) {
+    /// Sets the load of a fair queue: requests being answered, and waiting.
+    pub(crate) fn requests_in_flight(&self, request_kind: &str, load: (usize, usize)) {
+        for (gauge, value) in self.in_flight.iter().zip([load.0, load.1]) {
             let value = i64::try_from(value).unwrap_or(i64::MAX);
             gauge.with_label_values(&[request_kind]).set(value);
         }
     }
 
-    /// Counters of requests that were rejected by a lane.
-    pub(crate) fn refusals(&self, lane: &str) -> Refusals {
-        let of = |reason| self.refused.with_label_values(&[lane, reason]);
+    /// Counters of requests that were rejected by a fair queue.
+    pub(crate) fn rejections(&self, request_kind: &str) -> Refusals {
+        let of = |reason| self.refused.with_label_values(&[request_kind, reason]);
         Refusals {
             full: of("queue-full"),
             late: of("time-out"),
@@ -221,115 +189,41 @@ impl Metrics {
         self.budgets.set_own_limit(limit);
     }
 
-    /// Everything in Prometheus' text format.
-    pub(crate) fn render(&self, resources: &Resources, feed: &Feed, now: BootTime) -> String {
-        for fed in feed.collections() {
-            let flags = (fed.is_served(), fed.is_fresh(now));
-            let staleness = Some(fed.staleness(now));
-            self.collections.set(fed.name(), fed.objects(), flags, staleness);
-        }
-        let mut own_bytes = 0;
-        for resource in resources.collections() {
-            // Fed collections have the feed's name, which is not always the API's.
-            if let Authority::Own(objects) = &resource.authority {
-                own_bytes += objects.read(Collection::object_bytes);
-                self.collections
-                    .set(&resource.name, objects, (resource.is_served(), true), None);
-            }
-        }
+    /// Exports the figures of a collection.
+    pub(crate) fn collection(&self, figures: &CollectionFigures<'_>) {
+        self.collections.set(figures);
+    }
+
+    /// Exports the bytes of stored objects: own ones, and those of the pool with their limit.
+    pub(crate) fn stored_bytes(&self, own: usize, pool: usize, pool_max: usize) {
+        self.budgets.set(own, pool, pool_max);
+    }
+
+    /// Exports the state of the election.
+    pub(crate) fn election(&self, figures: &ElectionFigures<'_>) {
+        self.election.set(figures);
+    }
+
+    /// Everything in Prometheus' text format, with the figures as they were exported last.
+    pub(crate) fn render(&self) -> String {
         self.disk.update();
-        self.budgets.set(feed, own_bytes);
-        self.election.set(feed);
         self.render.render()
     }
 }
 
-fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+/// Registers counters.
+///
+/// # Errors
+/// When another metric has their name, which is a programming error.
+pub(crate) fn counters(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> prometheus::Result<IntCounterVec> {
     let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
     registry.register(Box::new(counters.clone()))?;
     Ok(counters)
-}
-
-// === impl FeedMetrics ===
-
-impl FeedMetrics {
-    fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let single = |name: &str, help: &str| {
-            let counter = prometheus::IntCounter::new(name, help)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok::<_, prometheus::Error>(counter)
-        };
-        Ok(Self {
-            batches: counters(
-                registry,
-                "yurt_coordinator_feed_batches_total",
-                "Batches applied.",
-                &["collection"],
-            )?,
-            refused: counters(
-                registry,
-                "yurt_coordinator_feed_refused_total",
-                "Feed calls refused.",
-                &["reason"],
-            )?,
-            fenced: single(
-                "yurt_coordinator_feed_fenced_total",
-                "Feed calls of callers that do not lead.",
-            )?,
-            gaps: single(
-                "yurt_coordinator_feed_gaps_total",
-                "Batches that did not continue at C.",
-            )?,
-            late_accepted: single(
-                "yurt_coordinator_feed_late_accepted_total",
-                "Batches applied although the election lease named another holder. Must stay 0.",
-            )?,
-            voids: counters(
-                registry,
-                "yurt_coordinator_feed_voids_total",
-                "Collections voided through this coordinator, by an administrator or a majority of the members.",
-                &["collection"],
-            )?,
-        })
-    }
-
-    /// Counts an applied batch.
-    pub(crate) fn batch(&self, collection: &str, is_late: bool) {
-        self.batches.with_label_values(&[collection]).inc();
-        if is_late {
-            self.late_accepted.inc();
-            tracing::error!(
-                collection,
-                "Batch applied although another hub holds the election lease"
-            );
-        }
-    }
-
-    /// Counts a void of fed data.
-    pub(crate) fn voided(&self, collection: &str) {
-        self.voids.with_label_values(&[collection]).inc();
-    }
-
-    /// Counts a refused call.
-    pub(crate) fn refused(&self, refusal: &Refusal) {
-        let reason = match refusal {
-            Refusal::Fenced { .. } => {
-                self.fenced.inc();
-                "fenced"
-            }
-            Refusal::Gap { .. } => {
-                self.gaps.inc();
-                "gap"
-            }
-            Refusal::Behind { .. } => "behind",
-            Refusal::Backwards { .. } => "backwards",
-            Refusal::Generation { .. } | Refusal::Leap { .. } => "generation",
-            Refusal::Position { .. } => "position",
-            Refusal::Members { .. } => "members",
-            Refusal::Version { .. } => "version",
-        };
-        self.refused.with_label_values(&[reason]).inc();
-    }
 }
 
 // === impl DiskMetrics ===
@@ -373,6 +267,3 @@ impl DiskMetrics {
         self.size.set(number(stats.file_bytes));
     }
 }
-
-/// Metrics shared by all components.
-pub(crate) type SharedMetrics = Arc<Metrics>;

@@ -32,6 +32,7 @@ mod nodes;
 pub(crate) mod own;
 mod pods;
 pub(crate) mod prepare;
+pub(crate) mod reviews;
 mod secrets;
 mod serviceaccounts;
 mod services;

@@ -7,8 +7,6 @@ use yurt_apimachinery::status::{StatusDetails, reason};
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::StorageError;
 
-use crate::feed::FeedError;
-
 /// Seconds of `Retry-After` for a store that cannot answer now.
 const RETRY_SECONDS: u32 = 5;
 
@@ -50,8 +48,8 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
 }
 
 /// The HTTP answer for a failure, in the format that the client accepts.
-pub(crate) fn respond(how: Negotiated, status: &Status) -> Response<Body> {
-    let mut response = web::status_response_as(how, status);
+pub(crate) fn respond(format: Negotiated, status: &Status) -> Response<Body> {
+    let mut response = web::status_response_as(format, status);
     if status.is_denial() {
         let nosniff = http::HeaderValue::from_static("nosniff");
         response
@@ -59,14 +57,6 @@ pub(crate) fn respond(how: Negotiated, status: &Status) -> Response<Body> {
             .insert(http::header::X_CONTENT_TYPE_OPTIONS, nosniff);
     }
     response
-}
-
-/// The HTTP answer for a failed feed call.
-pub(crate) fn respond_feed(error: &FeedError) -> Response<Body> {
-    match error {
-        FeedError::Refused(refusal) => web::json(http::StatusCode::CONFLICT, refusal.to_json().to_string()),
-        FeedError::Status(status) => respond(Negotiated::default(), status),
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use yurt_apimachinery::ResourceKind;
 use yurt_pool_protocol::members;
 use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::backend::Sink;
 use yurt_storage::embedded::Disk;
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::{Embedded, Etcd, Replicas, Storage, StorageError};
@@ -13,7 +14,6 @@ use yurt_storage::{Embedded, Etcd, Replicas, Storage, StorageError};
 use crate::StartError;
 use crate::config::{Config, Profile};
 use crate::feed::collection::{PoolCollection, PoolCollections};
-use crate::publish::Publisher;
 
 /// Name of the store's file in the data folder.
 const FILE: &str = "store.redb";
@@ -81,8 +81,8 @@ impl Stores {
     ///
     /// # Errors
     /// The error of the store.
-    pub(crate) async fn attach(&self, publisher: Publisher) -> Result<(), StartError> {
-        let attached = self.storage.attach(Arc::new(publisher)).await;
+    pub(crate) async fn attach(&self, commits: Arc<dyn Sink>) -> Result<(), StartError> {
+        let attached = self.storage.attach(commits).await;
         attached.map_err(|error| StartError::new(format!("failed to load the store: {error}")))
     }
 

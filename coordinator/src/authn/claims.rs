@@ -48,7 +48,7 @@ pub(crate) struct Bound {
 
 /// State of an object that a token is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum BoundState {
     /// This server does not own objects of this kind: their state is unknown.
     Unserved,
     /// It does not exist.
@@ -58,7 +58,7 @@ pub(crate) enum Found {
 }
 
 /// Finds an object: plural, namespace, name.
-pub(crate) type Lookup<'a> = &'a dyn Fn(&str, Option<&str>, &str) -> Found;
+pub(crate) type BoundObjects<'a> = &'a dyn Fn(&str, Option<&str>, &str) -> BoundState;
 
 // === impl Claims ===
 
@@ -132,7 +132,7 @@ impl Claims {
     ///
     /// # Errors
     /// The reason of its invalidity, with kube-apiserver's message.
-    pub(crate) fn validate(&self, now: i64, lookup: Lookup<'_>) -> Result<User, String> {
+    pub(crate) fn validate(&self, now: i64, lookup: BoundObjects<'_>) -> Result<User, String> {
         if now.saturating_sub(LEEWAY_SECONDS) > self.expires {
             return Err("service account token has expired".to_owned());
         }
@@ -146,22 +146,22 @@ impl Claims {
         Ok(self.user())
     }
 
-    fn check_bound(&self, now: i64, lookup: Lookup<'_>) -> Result<(), String> {
+    fn check_bound(&self, now: i64, lookup: BoundObjects<'_>) -> Result<(), String> {
         let (namespace, account) = (self.namespace.as_str(), &self.account);
         let is_gone = |gone_at: Option<i64>| gone_at.is_some_and(|at| at < now.saturating_sub(LEEWAY_SECONDS));
         match lookup("serviceaccounts", Some(namespace), &account.name) {
-            Found::Unserved => {}
-            Found::Missing => return Err(format!("serviceaccounts \"{}\" not found", account.name)),
-            Found::There { uid, .. } if uid != account.uid => {
+            BoundState::Unserved => {}
+            BoundState::Missing => return Err(format!("serviceaccounts \"{}\" not found", account.name)),
+            BoundState::There { uid, .. } if uid != account.uid => {
                 return Err(format!(
                     "service account UID ({uid}) does not match claim ({})",
                     account.uid
                 ));
             }
-            Found::There { gone_at, .. } if is_gone(gone_at) => {
+            BoundState::There { gone_at, .. } if is_gone(gone_at) => {
                 return Err(format!("service account {namespace}/{} has been deleted", account.name));
             }
-            Found::There { .. } => {}
+            BoundState::There { .. } => {}
         }
         // In a token with a pod, the node is only the one where the pod runs.
         let node = self.node.as_ref().filter(|_| self.pod.is_none());
@@ -172,15 +172,15 @@ impl Claims {
         ] {
             let Some(bound) = bound else { continue };
             match lookup(plural, namespace, &bound.name) {
-                Found::Unserved => {}
-                Found::There { uid, .. } if uid != bound.uid => {
+                BoundState::Unserved => {}
+                BoundState::There { uid, .. } if uid != bound.uid => {
                     return Err(format!(
                         "{what} UID ({uid}) does not match service account {what} ref claim ({})",
                         bound.uid
                     ));
                 }
-                Found::There { gone_at, .. } if !is_gone(gone_at) => {}
-                Found::Missing | Found::There { .. } => {
+                BoundState::There { gone_at, .. } if !is_gone(gone_at) => {}
+                BoundState::Missing | BoundState::There { .. } => {
                     return Err("service account token has been invalidated".to_owned());
                 }
             }
@@ -238,8 +238,8 @@ mod tests {
     }
 
     /// Every object exists, with the right uid.
-    fn all_there(_: &str, _: Option<&str>, name: &str) -> Found {
-        Found::There {
+    fn all_there(_: &str, _: Option<&str>, name: &str) -> BoundState {
+        BoundState::There {
             uid: format!("uid-{name}"),
             gone_at: None,
         }
@@ -279,10 +279,10 @@ mod tests {
         assert_eq!(at(NOW - 61).unwrap_err(), "service account token is not valid yet");
         for gone in ["serviceaccounts", "pods"] {
             for (found, holds) in [
-                (Found::Missing, false),
-                (Found::Unserved, true),
+                (BoundState::Missing, false),
+                (BoundState::Unserved, true),
                 (
-                    Found::There {
+                    BoundState::There {
                         uid: "other".to_owned(),
                         gone_at: None,
                     },
@@ -299,7 +299,7 @@ mod tests {
                 assert_eq!(claims().validate(NOW, &lookup).is_ok(), holds, "{gone} {found:?}");
             }
             for (gone_at, holds) in [(NOW + 30, true), (NOW - 60, true), (NOW - 61, false)] {
-                let lookup = |plural: &str, _: Option<&str>, name: &str| Found::There {
+                let lookup = |plural: &str, _: Option<&str>, name: &str| BoundState::There {
                     uid: format!("uid-{name}"),
                     gone_at: (plural == gone).then_some(gone_at),
                 };
@@ -308,7 +308,7 @@ mod tests {
         }
         let no_node = |plural: &str, namespace: Option<&str>, name: &str| {
             if plural == "nodes" {
-                Found::Missing
+                BoundState::Missing
             } else {
                 all_there(plural, namespace, name)
             }

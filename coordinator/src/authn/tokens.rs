@@ -10,16 +10,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
-use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{Object, ObjectKey, meta};
 use yurt_runtime::jws::{SigningKey, VerifyingKey};
 use yurt_runtime::tls::{PemSource, TlsError};
 
 use super::User;
-use super::claims::{Claims, Found};
+use super::claims::{BoundObjects, Claims};
 use crate::StartError;
 use crate::config::Config;
-use crate::registry::{Authority, Registry};
 
 /// Maximum length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -117,10 +114,10 @@ impl Tokens {
         token: &str,
         audiences: &[String],
         now: i64,
-        objects: &Registry,
+        objects: BoundObjects<'_>,
     ) -> Result<Authenticated, String> {
         let (claims, audiences) = self.verified(token, audiences)?;
-        let user = claims.validate(now, &|plural, namespace, name| find(objects, plural, namespace, name))?;
+        let user = claims.validate(now, objects)?;
         Ok(Authenticated { user, audiences })
     }
 
@@ -187,29 +184,6 @@ fn load(files: &[PathBuf], signer: Option<&SigningKey>) -> Result<Vec<VerifyingK
         keys.extend(VerifyingKey::load_all(&PemSource::from(file.clone()))?);
     }
     Ok(keys)
-}
-
-/// An object of the core group, if this server owns its kind.
-fn find(objects: &Registry, plural: &str, namespace: Option<&str>, name: &str) -> Found {
-    let resource = objects.find("", plural);
-    let Some(resource) = resource.filter(|resource| matches!(resource.authority, Authority::Own(_))) else {
-        return Found::Unserved;
-    };
-    let key = ObjectKey::new(namespace, name);
-    let object = resource.objects().read(|held| held.object(&key).cloned());
-    object.map_or(Found::Missing, |object| Found::There {
-        uid: object.uid().to_owned(),
-        gone_at: gone_at(&object),
-    })
-}
-
-fn gone_at(object: &Object) -> Option<i64> {
-    if !object.is_deleting() {
-        return None;
-    }
-    let at = Time::parse(meta::text(&object.to_value(), "deletionTimestamp"));
-    // A deletion time that cannot be parsed counts as long past.
-    Some(at.map_or(i64::MIN, Time::unix))
 }
 
 #[cfg(test)]

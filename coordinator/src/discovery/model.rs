@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use yurt_apimachinery::definition::compare_versions;
 
-use crate::handlers::review;
+use crate::registry::reviews::{self, ReviewKind};
 use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Registry, Resource};
 
@@ -94,8 +94,8 @@ pub(super) fn groups(registry: &Registry) -> Vec<Group> {
     for resource in registry.iter() {
         add(&resource.kind.group, &resource.kind.version, Entry::of(resource));
     }
-    for kind in &review::KINDS {
-        add(kind.group, review::VERSION, Entry::of_review(kind));
+    for kind in &reviews::KINDS {
+        add(kind.group, reviews::VERSION, Entry::of_review(kind));
     }
     groups.sort_by(|a, b| {
         let by_version = || compare_versions(&a.version, &b.version);
@@ -144,7 +144,7 @@ impl Entry {
         }
     }
 
-    fn of_review(kind: &review::ReviewKind) -> Self {
+    fn of_review(kind: &ReviewKind) -> Self {
         Self {
             plural: kind.plural.to_owned(),
             singular: kind.singular.to_owned(),

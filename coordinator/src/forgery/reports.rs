@@ -98,6 +98,17 @@ pub(crate) enum Refusal {
     Unknown,
 }
 
+// === impl Vote ===
+
+impl Vote {
+    /// The reported state of an object.
+    pub(crate) fn finding(&self) -> &Finding {
+        match self {
+            Self::Forged(finding) | Self::Honest { finding, .. } => finding,
+        }
+    }
+}
+
 // === impl Reports ===
 
 impl Reports {

@@ -9,10 +9,11 @@ use yurt_apimachinery::yaml::{self, YamlError};
 use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
-use super::{Call, check_version, create, reading, update, version_in};
+use super::{check_version, create, reading, update, version_in};
 use crate::admission;
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account, Part};
+use crate::request::Call;
 
 /// Maximum number of tries of an apply that finds no object and loses the race to create it.
 const ATTEMPTS_MAX: usize = 3;

@@ -7,11 +7,12 @@ use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{Object, ObjectKey, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
-use super::{Call, reading};
+use super::reading;
 use crate::admission;
 use crate::config::Profile;
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account};
+use crate::request::Call;
 
 /// Maximum number of names tried for one generateName; then the client has to retry.
 const GENERATED_NAMES_MAX: usize = 8;

@@ -11,11 +11,12 @@ use yurt_apimachinery::{DeleteOptions, GroupResource, ListOptions, Object, Objec
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve;
 
-use super::{Call, list, watch};
+use super::{list, watch};
 use crate::admission;
 use crate::app::App;
 use crate::registry::own::{Change, Current, Intent, Outcome};
 use crate::registry::{Resource, namespaces};
+use crate::request::Call;
 
 /// Answers a delete.
 ///

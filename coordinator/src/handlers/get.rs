@@ -7,7 +7,7 @@ use yurt_apimachinery::{ResourceVersion, Status};
 use yurt_runtime::http::Body;
 use yurt_storage::serve::WAIT_FOR_RV;
 
-use super::Call;
+use crate::request::Call;
 
 /// Answers a get.
 ///

@@ -7,7 +7,8 @@ use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
 use yurt_runtime::http::{Body, GZIP_ABOVE, GzipPlace, chunks, respond};
 use yurt_storage::serve;
 
-use super::{Call, watch};
+use super::watch;
+use crate::request::Call;
 
 /// Answers a list.
 ///

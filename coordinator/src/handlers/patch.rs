@@ -10,9 +10,10 @@ use yurt_apimachinery::schema::{self, Message};
 use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, decoded, meta};
 use yurt_runtime::http::Body;
 
-use super::{Call, apply, check_version, reading, update, version_in};
+use super::{apply, check_version, reading, update, version_in};
 use crate::admission;
 use crate::registry::prepare::{self, Account};
+use crate::request::Call;
 
 /// Answers a patch. Without a resourceVersion in it, conflicts are retried here and never reach the client.
 ///

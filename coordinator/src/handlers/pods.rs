@@ -11,9 +11,10 @@ use yurt_apimachinery::{DeleteOptions, GroupResource, Status, Verb, WriteOptions
 use yurt_runtime::http::{self as web, Body};
 
 use super::reading::{self, Expected};
-use super::{Call, delete, update, version_in};
+use super::{delete, update, version_in};
 use crate::registry::own::{Change, Current};
 use crate::registry::prepare;
+use crate::request::Call;
 
 /// Kind of the created object.
 #[derive(Clone, Copy)]

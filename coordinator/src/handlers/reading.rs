@@ -13,9 +13,9 @@ use yurt_apimachinery::structural::Structural;
 use yurt_apimachinery::typed::{self, Typed, TypedError};
 use yurt_apimachinery::{Status, decoded, meta, protobuf, schema};
 
-use super::Call;
-use super::warnings::Warnings;
 use crate::registry::Resource;
+use crate::request::Call;
+use crate::request::warnings::Warnings;
 
 /// Accepted kind of an endpoint, in any of these versions. A body without a version means the first one.
 pub(crate) struct Expected<'a> {

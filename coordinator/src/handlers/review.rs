@@ -1,6 +1,6 @@
 //! Reviews: questions about identities and rights. They are answered, never stored.
 //!
-//! In reading order: this file (the kinds), [`access`] (rights), [`identity`] (identities).
+//! In reading order: `registry/reviews.rs` (the kinds), this file, [`access`] (rights), [`identity`] (identities).
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -8,32 +8,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::negotiation::{Shape, negotiate};
 use yurt_apimachinery::representation::document;
-use yurt_apimachinery::{RequestInfo, Status, Verb, WriteOptions};
+use yurt_apimachinery::{Status, Verb, WriteOptions};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::User;
 use crate::handlers::reading::{self, Expected};
-use crate::handlers::warnings::Warnings;
+use crate::registry::reviews::{Review, ReviewKind, VERSION};
+use crate::request::warnings::Warnings;
 
 mod access;
 mod identity;
-
-/// A kind that can only be created, as a question, and is not stored.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReviewKind {
-    /// API group.
-    pub(crate) group: &'static str,
-    /// Plural.
-    pub(crate) plural: &'static str,
-    /// Singular.
-    pub(crate) singular: &'static str,
-    /// Kind.
-    pub(crate) kind: &'static str,
-    /// True if the path has a namespace.
-    pub(crate) namespaced: bool,
-    answer: fn(&Question<'_>) -> Result<Value, Status>,
-}
 
 /// One question.
 struct Question<'a> {
@@ -52,82 +37,6 @@ pub(crate) struct Exchange<'a> {
     pub(crate) body: &'a Bytes,
     /// Warnings that are sent with every answer.
     pub(crate) warnings: &'a Warnings,
-}
-
-/// Version of all reviews.
-pub(crate) const VERSION: &str = "v1";
-
-const fn authentication(
-    plural: &'static str,
-    singular: &'static str,
-    kind: &'static str,
-    answer: fn(&Question<'_>) -> Result<Value, Status>,
-) -> ReviewKind {
-    ReviewKind {
-        group: "authentication.k8s.io",
-        plural,
-        singular,
-        kind,
-        namespaced: false,
-        answer,
-    }
-}
-
-const fn authorization(
-    plural: &'static str,
-    singular: &'static str,
-    kind: &'static str,
-    answer: fn(&Question<'_>) -> Result<Value, Status>,
-) -> ReviewKind {
-    ReviewKind {
-        group: "authorization.k8s.io",
-        ..authentication(plural, singular, kind, answer)
-    }
-}
-
-/// Every review served.
-pub(crate) const KINDS: [ReviewKind; 6] = [
-    authentication(
-        "selfsubjectreviews",
-        "selfsubjectreview",
-        "SelfSubjectReview",
-        identity::who_am_i,
-    ),
-    authentication("tokenreviews", "tokenreview", "TokenReview", identity::whose_token),
-    authorization(
-        "selfsubjectaccessreviews",
-        "selfsubjectaccessreview",
-        "SelfSubjectAccessReview",
-        access::may_i,
-    ),
-    authorization(
-        "selfsubjectrulesreviews",
-        "selfsubjectrulesreview",
-        "SelfSubjectRulesReview",
-        access::my_rules,
-    ),
-    authorization(
-        "subjectaccessreviews",
-        "subjectaccessreview",
-        "SubjectAccessReview",
-        access::may_they,
-    ),
-    ReviewKind {
-        namespaced: true,
-        ..authorization(
-            "localsubjectaccessreviews",
-            "localsubjectaccessreview",
-            "LocalSubjectAccessReview",
-            access::may_they,
-        )
-    },
-];
-
-/// The review that a path names.
-pub(crate) fn find(info: &RequestInfo) -> Option<&'static ReviewKind> {
-    let is_named = |kind: &&ReviewKind| kind.group == info.group && kind.plural == info.resource;
-    let kind = KINDS.iter().find(is_named)?;
-    (info.version == VERSION && info.subresource.is_none()).then_some(kind)
 }
 
 /// Answers a review.
@@ -151,13 +60,20 @@ pub(crate) fn handle(
             let why = "the namespace of the provided object does not match the namespace sent on the request";
             return Err(Status::bad_request(why));
         }
-        (kind.answer)(&Question {
+        let question = Question {
             app,
             user,
             kind,
             namespace,
             review,
-        })
+        };
+        match kind.review {
+            Review::SelfSubject => identity::who_am_i(&question),
+            Review::Token => identity::whose_token(&question),
+            Review::SelfSubjectAccess => access::may_i(&question),
+            Review::SelfSubjectRules => access::my_rules(&question),
+            Review::SubjectAccess | Review::LocalSubjectAccess => access::may_they(&question),
+        }
     })
 }
 // === impl Exchange ===

@@ -11,7 +11,8 @@ use crate::admission;
 use crate::app::App;
 use crate::authn::User;
 use crate::authn::claims::{Bound, Claims};
-use crate::handlers::review::{Exchange, VERSION};
+use crate::handlers::review::Exchange;
+use crate::registry::reviews::VERSION;
 use crate::registry::{Authority, Resource};
 
 const GROUP: &str = "authentication.k8s.io";
@@ -35,7 +36,7 @@ struct Binding {
 pub(crate) fn is_meant(app: &App, resource: &Resource, info: &RequestInfo) -> bool {
     let is_own = matches!(resource.authority, Authority::Own(_));
     let is_token = resource.name == "serviceaccounts" && info.subresource.as_deref() == Some("token");
-    is_own && is_token && info.rest.is_none() && app.gate.tokens.issuer().is_some()
+    is_own && is_token && info.rest.is_none() && app.filters.tokens.issuer().is_some()
 }
 
 /// Answers a token request.
@@ -64,7 +65,7 @@ fn sign(app: &App, user: &User, namespace: &str, name: &str, mut request: Value)
     let binding = binding(app, &account, &request["spec"]["boundObjectRef"])?;
     let now = app.clock.unix().secs;
     let claims = Claims {
-        issuer: app.gate.tokens.issuer().unwrap_or_default().to_owned(),
+        issuer: app.filters.tokens.issuer().unwrap_or_default().to_owned(),
         audiences: audiences.clone(),
         expires: now + seconds,
         not_before: now,
@@ -76,7 +77,7 @@ fn sign(app: &App, user: &User, namespace: &str, name: &str, mut request: Value)
         node: binding.node,
         secret: binding.secret,
     };
-    let token = app.gate.tokens.issue(&claims);
+    let token = app.filters.tokens.issue(&claims);
     let token = token.ok_or_else(|| Status::internal("failed to generate token"))?;
     let metadata = meta::metadata_mut(&mut request);
     metadata.insert("name".to_owned(), json!(name));
@@ -122,7 +123,7 @@ fn audiences(app: &App, request: &Value) -> Vec<String> {
     let named = request["spec"]["audiences"].as_array().into_iter().flatten();
     let named: Vec<String> = named.filter_map(|one| one.as_str().map(str::to_owned)).collect();
     if named.is_empty() {
-        app.gate.tokens.audiences().to_vec()
+        app.filters.tokens.audiences().to_vec()
     } else {
         named
     }

@@ -6,11 +6,12 @@ use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::{Object, ResourceVersion, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
-use super::{Call, check_version, create, reading, version_in};
+use super::{check_version, create, reading, version_in};
 use crate::admission;
 use crate::registry::Resource;
 use crate::registry::own::{Change, Intent, Outcome};
 use crate::registry::prepare::{self, Account, Part};
+use crate::request::Call;
 
 /// Maximum number of tries of a PUT that finds no object and loses the race to create it.
 const ATTEMPTS_MAX: usize = 3;

@@ -14,8 +14,8 @@ use yurt_apimachinery::{ListOptions, ResourceVersion, Status};
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve::{Selection, WatchRequest, watch};
 
-use super::Call;
 use crate::metrics::RequestLabels;
+use crate::request::Call;
 
 /// Header of a hub that keeps a replica: it gets every advance of the position, and diffs as one step.
 const REPLICA_HEADER: &str = "yurt-replica";
@@ -48,7 +48,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         Some(&call.info),
         call.query.as_deref(),
         &call.headers,
-        Some(&call.resource),
+        Some(call.resource.kind),
     );
     let counted = call.app.metrics.watch(labels, &call.resource.name, &clock);
     let request = WatchRequest {
@@ -68,7 +68,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let frames = watch(call.resource.objects().clone(), request)?;
     // Counted as long as the stream lives.
     let counted = counted.opened();
-    let frames = frames.inspect(move |frame| counted.told(frame.len()));
+    let frames = frames.inspect(move |frame| counted.sent(frame.len()));
     let frames = frames.take_until(call.ends.clone().cancelled_owned());
     // Others get the answer of kube-apiserver, which compresses no watch.
     let compressed = is_replica && web::accepts_gzip(&call.headers);

@@ -2,8 +2,6 @@
 
 use prometheus::{IntGaugeVec, Opts, Registry};
 
-use crate::feed::Feed;
-
 /// Gauges, set at every scrape.
 pub(super) struct Budgets {
     held: IntGaugeVec,
@@ -36,10 +34,10 @@ impl Budgets {
         self.limit.with_label_values(&["own"]).set(number(limit));
     }
 
-    pub(super) fn set(&self, feed: &Feed, own_bytes: usize) {
-        self.held.with_label_values(&["own"]).set(number(own_bytes));
-        self.held.with_label_values(&["pool"]).set(number(feed.held_bytes()));
-        self.limit.with_label_values(&["pool"]).set(number(feed.bytes_max()));
+    pub(super) fn set(&self, own: usize, pool: usize, pool_max: usize) {
+        self.held.with_label_values(&["own"]).set(number(own));
+        self.held.with_label_values(&["pool"]).set(number(pool));
+        self.limit.with_label_values(&["pool"]).set(number(pool_max));
     }
 }
 

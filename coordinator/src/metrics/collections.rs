@@ -19,6 +19,19 @@ pub(super) struct Collections {
     stored: [GaugeVec; 2],
 }
 
+/// Figures of one collection.
+#[derive(Clone, Copy)]
+pub(crate) struct CollectionFigures<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) objects: &'a SharedCollection,
+    /// True if it is served.
+    pub(crate) is_complete: bool,
+    /// True if changes are known to arrive.
+    pub(crate) is_fresh: bool,
+    /// Of a fed collection: the time since the leader last reported that changes arrive, if it did.
+    pub(crate) staleness: Option<Option<Duration>>,
+}
+
 // === impl Collections ===
 
 impl Collections {
@@ -74,22 +87,23 @@ impl Collections {
         let _ = self.stored[1].remove_label_values(&[&*group, &*resource]);
     }
 
-    /// Sets everything about the collection `name`. Only a fed collection has a staleness.
-    pub(super) fn set(
-        &self,
-        name: &str,
-        objects: &SharedCollection,
-        (complete, fresh): (bool, bool),
-        staleness: Option<Option<Duration>>,
-    ) {
+    /// Sets everything about a collection.
+    pub(super) fn set(&self, figures: &CollectionFigures<'_>) {
+        let CollectionFigures {
+            name,
+            objects,
+            is_complete,
+            is_fresh,
+            staleness,
+        } = *figures;
         let flag = |value: bool| if value { 1.0 } else { 0.0 };
         let (count, bytes, rv) = objects.read(|held| (held.len(), held.size(), held.position()));
         for (gauge, value) in [
             (&self.objects, count as f64),
             (&self.bytes, bytes as f64),
             (&self.rv, rv.0 as f64),
-            (&self.complete, flag(complete)),
-            (&self.fresh, flag(fresh)),
+            (&self.complete, flag(is_complete)),
+            (&self.fresh, flag(is_fresh)),
         ] {
             gauge.with_label_values(&[name]).set(value);
         }

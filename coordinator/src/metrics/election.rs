@@ -3,14 +3,24 @@
 
 use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
 
-use crate::feed::Feed;
-
 /// Gauges, set at every scrape.
 pub(super) struct Election {
     leader: IntGaugeVec,
     epochs: IntCounter,
     members: IntGauge,
     delegated: IntGauge,
+}
+
+/// Figures of the election and the pool.
+pub(crate) struct ElectionFigures<'a> {
+    /// Holder of the election lease, empty for none.
+    pub(crate) holder: &'a str,
+    /// Number of changes of the holder.
+    pub(crate) epoch: u64,
+    /// Number of members; 0 while membership is on trust.
+    pub(crate) members: usize,
+    /// Number of node leases whose heartbeats the leader has to forward.
+    pub(crate) delegated_leases: usize,
 }
 
 // === impl Election ===
@@ -49,21 +59,16 @@ impl Election {
         })
     }
 
-    pub(super) fn set(&self, feed: &Feed) {
+    pub(super) fn set(&self, figures: &ElectionFigures<'_>) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let election = feed.fence().election();
         // At most one series, without those of earlier leaders.
         self.leader.reset();
-        if !election.holder.is_empty() {
-            let node = election
-                .holder
-                .rsplit_once('_')
-                .map_or(&*election.holder, |(node, _)| node);
+        if !figures.holder.is_empty() {
+            let node = figures.holder.rsplit_once('_').map_or(figures.holder, |(node, _)| node);
             self.leader.with_label_values(&[node]).set(1);
         }
-        self.epochs.inc_by(election.epoch.saturating_sub(self.epochs.get()));
-        self.members
-            .set(feed.members().names().map_or(0, |names| number(names.len())));
-        self.delegated.set(number(feed.delegated_leases()));
+        self.epochs.inc_by(figures.epoch.saturating_sub(self.epochs.get()));
+        self.members.set(number(figures.members));
+        self.delegated.set(number(figures.delegated_leases));
     }
 }

@@ -15,13 +15,12 @@ use prometheus::{
 };
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::time::BootTime;
-use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_apimachinery::{RequestInfo, ResourceKind, Verb};
 use yurt_runtime::Clock;
 use yurt_runtime::http::Body;
 
 use super::counters;
-use super::told::{Events, Told};
-use crate::registry::Resource;
+use super::watch_events::{WatchEventCounter, WatchEvents};
 
 /// Buckets in seconds.
 const DURATIONS: &[f64] = &[
@@ -81,7 +80,7 @@ pub(super) struct Requests {
     running: IntGaugeVec,
     /// Open watches of each resource, for any labels; not exported.
     open: IntGaugeVec,
-    events: Events,
+    events: WatchEvents,
     first_states: HistogramVec,
     /// Cache of counters by labels; the lock guards nothing else.
     kept: RwLock<HashMap<(RequestLabels, StatusCode), Kept>>,
@@ -111,7 +110,7 @@ pub(crate) struct WatchCount {
     running: IntGauge,
     open: IntGauge,
     duration: Histogram,
-    told: Arc<Told>,
+    watch_events: Arc<WatchEventCounter>,
     first_state: Histogram,
     clock: Clock,
     began: BootTime,
@@ -134,7 +133,7 @@ impl Requests {
             &LABELS[..SIZE],
         )?;
         registry.register(Box::new(running.clone()))?;
-        let events = Events::new()?;
+        let events = WatchEvents::new()?;
         registry.register(Box::new(events.clone()))?;
         Ok(Self {
             total: counters(
@@ -209,7 +208,7 @@ impl Requests {
             running: self.running.with_label_values(&values[..SIZE]),
             open: self.open.with_label_values(&[name]),
             duration: self.durations.with_label_values(&values[..DURATION]),
-            told: self.events.of([group, resource, version]),
+            watch_events: self.events.of([group, resource, version]),
             first_state: self
                 .first_states
                 .with_label_values(&[group, version, resource, labels.scope]),
@@ -226,16 +225,16 @@ impl Requests {
 // === impl RequestLabels ===
 
 impl RequestLabels {
-    /// Labels of a request for `resource`, or for a built-in kind that is not served here.
+    /// Labels of a request for a `served` kind, or for a built-in one that is not served here.
     pub(crate) fn of(
         info: Option<&RequestInfo>,
         query: Option<&str>,
         headers: &HeaderMap,
-        resource: Option<&Resource>,
+        served: Option<&'static ResourceKind>,
     ) -> Self {
         let Some(info) = info else { return Self::default() };
         let known = || find_kind(&info.group, &info.resource).filter(|_| info.is_resource);
-        let kind = resource.map(|resource| resource.kind).or_else(known);
+        let kind = served.or_else(known);
         let [group, version, resource] = kind.map_or([""; 3], |kind| [&*kind.group, &*kind.version, &*kind.plural]);
         let subresource = info.subresource.as_deref().filter(|_| kind.is_some());
         let mut labels = Self {
@@ -343,8 +342,8 @@ impl WatchCount {
     }
 
     /// Counts an event of so many bytes.
-    pub(crate) fn told(&self, bytes: usize) {
-        self.told.add(bytes);
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.watch_events.add(bytes);
     }
 
     /// Returns a callback for the moment at which all initial events have been sent.

@@ -23,7 +23,7 @@ mod shares;
 
 pub(crate) use current::Current;
 pub(crate) use room::Room;
-pub(crate) use shares::{NODE_OBJECT_BYTES_MAX, Shares};
+pub(crate) use shares::Shares;
 
 /// Writes own objects.
 pub(crate) struct OwnStore {
@@ -105,6 +105,8 @@ enum Failure {
     Status(Status),
 }
 
+/// Author of objects that the coordinator writes itself.
+const SELF: &str = "system:yurt-coordinator";
 /// Maximum number of attempts of a patch without resourceVersion that loses conflicts. Each round has one winner, so this
 /// many can race without an error; an attempt costs microseconds.
 const ATTEMPTS_MAX: usize = 200;
@@ -114,6 +116,23 @@ const ATTEMPTS_LEAST: usize = 5;
 const ATTEMPTED_BYTES_MAX: usize = 16 << 20;
 /// Longest wait for the winner of a conflict: its commit is published within this time, or has failed.
 const PUBLISH_WAIT: Duration = Duration::from_secs(1);
+
+// === impl Intent ===
+
+impl Intent {
+    /// Intent of the coordinator's own writes: never a dry run.
+    pub(crate) fn of_coordinator() -> Self {
+        Self {
+            author: Author {
+                user: SELF.to_owned(),
+                manager: None,
+            },
+            caller: Caller::Other,
+            dry_run: false,
+            body_bytes: 0,
+        }
+    }
+}
 
 // === impl OwnStore ===
 

@@ -17,8 +17,7 @@ use crate::feed::fence::Fence;
 use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::Scope;
 use crate::feed::void::Voids;
-use crate::feed::{Feed, FeedError, Parts};
-use crate::metrics::Metrics;
+use crate::feed::{Feed, FeedError, FeedMetrics, Parts};
 
 /// One collection and its feed.
 pub struct Pool {
@@ -78,7 +77,7 @@ impl Pool {
             bytes_max: crate::config::POOL_BYTES_MAX,
             folder: std::env::temp_dir(),
         };
-        let metrics = Metrics::new().expect("names differ").feed();
+        let metrics = FeedMetrics::new(&prometheus::Registry::new()).expect("names differ");
         let feed = Feed::new(parts, Clock::fake().0, metrics);
         let pool = Self { feed, collection };
         pool.mark_durable();

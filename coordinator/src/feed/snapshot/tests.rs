@@ -17,13 +17,12 @@ use yurt_test_support::eventually;
 
 use super::*;
 use crate::authn::{NODE_PREFIX, NODES};
-use crate::feed::Parts;
 use crate::feed::collection::PoolCollections;
 use crate::feed::fence::Fence;
 use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::feed::void::Voids;
-use crate::metrics::Metrics;
+use crate::feed::{FeedMetrics, Parts};
 
 /// A file whose writes fail on request, and wait while its gate is held.
 #[derive(Debug)]
@@ -168,7 +167,7 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
         bytes_max: crate::config::POOL_BYTES_MAX,
         folder: std::env::temp_dir(),
     };
-    let metrics = Metrics::new().unwrap().feed();
+    let metrics = FeedMetrics::new(&prometheus::Registry::new()).unwrap();
     (Arc::new(Feed::new(parts, clock, metrics)), collection)
 }
 

@@ -291,7 +291,7 @@ pub(super) fn my_rules(question: &Question<'_>) -> Result<Value, Status> {
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
     }
-    let policy = app.gate.rbac.current();
+    let policy = app.filters.rbac.current();
     let found = policy.rules_for(user, namespace);
     let mut errors = Vec::new();
     if app.settings.profile == Profile::Pool {

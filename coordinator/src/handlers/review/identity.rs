@@ -23,10 +23,12 @@ pub(super) fn whose_token(question: &Question<'_>) -> Result<Value, Status> {
     }
     let named = spec["audiences"].as_array().into_iter().flatten();
     let named: Vec<String> = named.filter_map(|one| one.as_str().map(str::to_owned)).collect();
-    let tokens = &question.app.gate.tokens;
+    let tokens = &question.app.filters.tokens;
     let audiences = if named.is_empty() { tokens.audiences() } else { &named };
     let now = question.app.clock.unix().secs;
-    let status = match tokens.check(token.trim(), audiences, now, &question.app.served().registry) {
+    let served = question.app.served();
+    let objects = |plural: &str, namespace: Option<&str>, name: &str| served.bound_object(plural, namespace, name);
+    let status = match tokens.check(token.trim(), audiences, now, &objects) {
         Ok(found) => json!({
             "authenticated": true,
             "user": found.user.info(),

@@ -12,12 +12,11 @@ use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::time::BootTime;
 
 use super::Write;
+use crate::bodies::NODE_OBJECT_BYTES_MAX;
 use crate::registry::leases;
 
 /// Name of the collection of events.
 pub(crate) const EVENTS: &str = "events";
-/// Maximum bytes of an event or a lease that a node writes.
-pub(crate) const NODE_OBJECT_BYTES_MAX: usize = 16 << 10;
 /// Maximum bytes of the message of an event that a node writes.
 pub(crate) const NODE_MESSAGE_BYTES_MAX: usize = 1 << 10;
 /// Burst of events, and as many leases, that one node may create; one more per second.

@@ -1,4 +1,6 @@
-//! Answers the paths of the pool, below `/yurt/v1`: the feed, the members, reports of forged data, and barred nodes.
+//! The pool's API, below `/yurt/v1`: the feed, the members, reports of forged data, and barred nodes.
+//!
+//! In reading order: this file (the paths), [`scope`] (shared resources), [`membership`], [`reports`].
 
 use std::sync::Arc;
 
@@ -6,17 +8,23 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::{RequestInfo, Status};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::User;
 use crate::bodies::SMALL_BYTES_MAX;
+use crate::feed::FeedError;
 use crate::{feed, forgery, status_error};
+
+mod membership;
+mod reports;
+mod scope;
 
 /// Path of the pool, with a part below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place<'a> {
+enum PoolPath<'a> {
     Feed,
     /// A collection, with the name of the call, or the scope.
     InFeed(&'a str),
@@ -27,9 +35,9 @@ enum Place<'a> {
     Bar(&'a str),
 }
 
-// === impl Place ===
+// === impl PoolPath ===
 
-impl<'a> Place<'a> {
+impl<'a> PoolPath<'a> {
     fn of(path: &'a str) -> Option<Self> {
         let below = |prefix| {
             path.strip_prefix(prefix)?
@@ -52,7 +60,7 @@ impl<'a> Place<'a> {
 
 /// True for a path of the pool.
 pub(crate) fn is_meant(path: &str) -> bool {
-    Place::of(path).is_some()
+    PoolPath::of(path).is_some()
 }
 
 /// Answers a path of the pool; `None` if there is nothing to read at it.
@@ -66,26 +74,26 @@ pub(crate) async fn answer(
     user: &User,
 ) -> Result<Option<Response<Body>>, Status> {
     let shown = |value: Value| Ok(Some(web::json(StatusCode::OK, value.to_string())));
-    match (request.method(), Place::of(&info.path)) {
-        (&Method::GET, Some(Place::Feed)) => shown(app.pool_state(user)),
-        (&Method::GET, Some(Place::Members)) => shown(app.feed.member_names()),
-        (&Method::GET, Some(Place::Bars)) => shown(json!({ "barred": app.barred() })),
+    match (request.method(), PoolPath::of(&info.path)) {
+        (&Method::GET, Some(PoolPath::Feed)) => shown(app.pool_state(user)),
+        (&Method::GET, Some(PoolPath::Members)) => shown(app.feed.member_names()),
+        (&Method::GET, Some(PoolPath::Bars)) => shown(json!({ "barred": app.barred() })),
         (&Method::GET, _) | (_, None) => Ok(None),
-        (&Method::POST, Some(Place::InFeed(call))) => feed_call(app, request, call, user).await.map(Some),
-        (&Method::POST, Some(Place::Reports)) => shown(app.take_report(user, request).await?),
-        (&Method::DELETE, Some(Place::Members)) => {
+        (&Method::POST, Some(PoolPath::InFeed(call))) => feed_call(app, request, call, user).await.map(Some),
+        (&Method::POST, Some(PoolPath::Reports)) => shown(app.take_report(user, request).await?),
+        (&Method::DELETE, Some(PoolPath::Members)) => {
             app.void_members(user).await?;
             shown(app.feed.member_names())
         }
-        (&Method::DELETE, Some(Place::InFeed(collection))) => {
+        (&Method::DELETE, Some(PoolPath::InFeed(collection))) => {
             app.void_collection(user, collection).await?;
             shown(app.pool_state(user))
         }
-        (&Method::DELETE, Some(Place::Bars)) => {
+        (&Method::DELETE, Some(PoolPath::Bars)) => {
             app.lift_bars(user, None)?;
             shown(json!({ "barred": app.barred() }))
         }
-        (&Method::DELETE, Some(Place::Bar(node))) => {
+        (&Method::DELETE, Some(PoolPath::Bar(node))) => {
             app.lift_bars(user, Some(node))?;
             shown(json!({ "barred": app.barred() }))
         }
@@ -103,9 +111,9 @@ async fn feed_call(
     let allowed = feed::check_version(request.uri().query()).and_then(|()| app.feed.check_leader(user));
     if let Err(refusal) = allowed {
         app.feed.refused(&refusal);
-        return Ok(status_error::respond_feed(&refusal.into()));
+        return Ok(respond_feed(&refusal.into()));
     }
-    let bodies = &app.gate.bodies;
+    let bodies = &app.filters.bodies;
     let taken = match call {
         feed::SCOPE => {
             let body = feed::read_call(bodies, request, SMALL_BYTES_MAX).await?;
@@ -118,6 +126,14 @@ async fn feed_call(
     };
     Ok(match taken {
         Ok(answer) => web::json(StatusCode::OK, answer.to_string()),
-        Err(error) => status_error::respond_feed(&error),
+        Err(error) => respond_feed(&error),
     })
+}
+
+/// The HTTP answer for a failed feed call.
+fn respond_feed(error: &FeedError) -> Response<Body> {
+    match error {
+        FeedError::Refused(refusal) => web::json(StatusCode::CONFLICT, refusal.to_json().to_string()),
+        FeedError::Status(status) => status_error::respond(Negotiated::default(), status),
+    }
 }

@@ -15,8 +15,8 @@ use crate::feed::void::Voids;
 use crate::registry::leases::{self, Guard};
 use crate::store::Stores;
 
-/// Publishes commits, in order, on the store's own thread.
-pub(crate) struct Publisher {
+/// Dispatches commits, in order, on the store's own thread.
+pub(crate) struct CommitDispatcher {
     cacher: Arc<Cacher>,
     fence: Arc<Fence>,
     scope: Arc<Scope>,
@@ -33,9 +33,9 @@ struct Shared {
     clock: Clock,
 }
 
-// === impl Publisher ===
+// === impl CommitDispatcher ===
 
-impl Publisher {
+impl CommitDispatcher {
     /// Publishes to the collections, the fence, the scope and the voids.
     pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>, scope: Arc<Scope>, voids: Arc<Voids>) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Shared {
     }
 }
 
-impl Sink for Publisher {
+impl Sink for CommitDispatcher {
     fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
         self.load_pool(&loaded);
         self.voids.load(&loaded);
@@ -185,8 +185,8 @@ mod tests {
         let cacher = Arc::new(Cacher::new(registry::stored_kinds(Profile::Pool)));
         let fence = Arc::new(Fence::new("s"));
         let voids = Arc::new(Voids::new(Arc::new(PoolCollections::new(std::iter::empty()))));
-        let publisher = Publisher::new(cacher.clone(), fence.clone(), Arc::new(Scope::new(&[])), voids);
-        publisher.load(Loaded::default()).expect("an empty store");
+        let dispatcher = CommitDispatcher::new(cacher.clone(), fence.clone(), Arc::new(Scope::new(&[])), voids);
+        dispatcher.load(Loaded::default()).expect("an empty store");
         let lease = json!({
             "metadata": {"name": "yurthub", "namespace": "kube-system", "uid": "u"},
             "spec": {"holderIdentity": "n1_1"},
@@ -207,7 +207,7 @@ mod tests {
         let mut seen = pin!(lease_objects.reached(rv));
         assert!(seen.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         let key = format!("/{}/{}", leases::COLLECTION, leases::ELECTION_KEY);
-        publisher.committed(rv, &[commit(&key, lease), commit(EPOCH_KEY, record)]);
+        dispatcher.committed(rv, &[commit(&key, lease), commit(EPOCH_KEY, record)]);
         assert_eq!(woken.holder.get().map(String::as_str), Some("n1_1"));
     }
 }

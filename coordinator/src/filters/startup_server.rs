@@ -12,20 +12,21 @@ use yurt_runtime::http::server::{CloseConnection, Peer, Rank, Server, Serving, h
 use yurt_runtime::http::{self as web, Body};
 use yurt_runtime::tls::PeerIdentity;
 
+use super::{authentication, chain, headers};
 use crate::app::App;
 use crate::authn::User;
-use crate::{discovery, gate, server, status_error};
+use crate::{discovery, status_error};
 
 /// A bound port.
 pub(crate) enum Port {
     /// Clients wait in the backlog.
     Bound(Server),
     /// Clients get 503 with `Retry-After`.
-    Waiting(Waiting),
+    Waiting(StartupServer),
 }
 
 /// A server that answers before the store is open.
-pub(crate) struct Waiting {
+pub(crate) struct StartupServer {
     serving: Serving,
     /// Set once all requests can be answered; earlier connections stay open.
     app: Arc<OnceLock<Arc<App>>>,
@@ -42,20 +43,20 @@ impl Port {
     /// Lets `app` answer all requests from now on.
     pub(crate) fn serve(self, tasks: &TaskGroup, app: Arc<App>) -> Serving {
         match self {
-            Self::Waiting(waiting) => waiting.open(app),
+            Self::Waiting(server) => server.open(app),
             Self::Bound(bound) => {
                 let ranked = app.clone();
                 let ranks = Arc::new(move |identity: &PeerIdentity| rank(&ranked, identity));
-                let answer = handler(move |request, peer| server::answer(app.clone(), request, peer));
+                let answer = handler(move |request, peer| chain::answer(app.clone(), request, peer));
                 bound.with_ranks(ranks).serve(tasks, answer)
             }
         }
     }
 }
 
-// === impl Waiting ===
+// === impl StartupServer ===
 
-impl Waiting {
+impl StartupServer {
     /// Starts answering at the port of `server`, in `tasks`.
     pub(crate) fn serve(server: Server, tasks: &TaskGroup) -> Self {
         let app = Arc::new(OnceLock::<Arc<App>>::new());
@@ -65,7 +66,7 @@ impl Waiting {
             let app = known.get().cloned();
             async move {
                 match app {
-                    Some(app) => server::answer(app, request, peer).await,
+                    Some(app) => chain::answer(app, request, peer).await,
                     None => not_yet(&request, &peer),
                 }
             }
@@ -83,7 +84,7 @@ impl Waiting {
 }
 
 fn rank(app: &App, identity: &PeerIdentity) -> Rank {
-    gate::rank(app, &User::of_certificate(identity))
+    authentication::rank(app, &User::of_certificate(identity))
 }
 
 fn not_yet(request: &Request<Incoming>, peer: &Peer) -> Response<Body> {
@@ -107,5 +108,5 @@ fn not_yet(request: &Request<Incoming>, peer: &Peer) -> Response<Body> {
     if peer.identity.is_none() {
         answer.extensions_mut().insert(CloseConnection);
     }
-    server::dressed(answer, request.method(), &server::audit_id(request.headers()))
+    headers::with_common_headers(answer, request.method(), &headers::audit_id(request.headers()))
 }

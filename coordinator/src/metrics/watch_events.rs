@@ -30,14 +30,14 @@ type Labels = [&'static str; 3];
 
 /// Counters of every resource that was ever watched; clones share them.
 #[derive(Clone)]
-pub(super) struct Events {
-    told: Arc<RwLock<BTreeMap<Labels, Arc<Told>>>>,
+pub(super) struct WatchEvents {
+    counters: Arc<RwLock<BTreeMap<Labels, Arc<WatchEventCounter>>>>,
     about: [Desc; 2],
 }
 
 /// Events of one resource.
 #[derive(Default)]
-pub(super) struct Told([Shard; SHARDS]);
+pub(super) struct WatchEventCounter([Shard; SHARDS]);
 
 /// Events of one thread, on cache lines of its own.
 #[derive(Default)]
@@ -47,34 +47,34 @@ struct Shard {
     bytes: AtomicU64,
 }
 
-// === impl Events ===
+// === impl WatchEvents ===
 
-impl Events {
+impl WatchEvents {
     pub(super) fn new() -> prometheus::Result<Self> {
         let about = |(name, help): (&str, &str)| {
             let labels = LABELS.map(str::to_owned).to_vec();
             Desc::new(name.to_owned(), help.to_owned(), labels, HashMap::new())
         };
         Ok(Self {
-            told: Arc::default(),
+            counters: Arc::default(),
             about: [about(TOTAL)?, about(BYTES)?],
         })
     }
 
-    pub(super) fn of(&self, labels: Labels) -> Arc<Told> {
-        Arc::clone(self.told.write().entry(labels).or_default())
+    pub(super) fn of(&self, labels: Labels) -> Arc<WatchEventCounter> {
+        Arc::clone(self.counters.write().entry(labels).or_default())
     }
 }
 
-impl Collector for Events {
+impl Collector for WatchEvents {
     fn desc(&self) -> Vec<&Desc> {
         self.about.iter().collect()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
         let (mut total, mut sizes) = (Vec::new(), Vec::new());
-        for (labels, told) in self.told.read().iter() {
-            let histogram = told.histogram();
+        for (labels, counters) in self.counters.read().iter() {
+            let histogram = counters.histogram();
             let mut counter = Counter::default();
             counter.set_value(histogram.get_sample_count() as f64);
             let mut metric = Metric::from_label(pairs(labels));
@@ -114,9 +114,9 @@ fn pairs(labels: &Labels) -> Vec<LabelPair> {
     LABELS.into_iter().zip(labels).map(pair).collect()
 }
 
-// === impl Told ===
+// === impl WatchEventCounter ===
 
-impl Told {
+impl WatchEventCounter {
     /// Counts an event of so many bytes.
     pub(super) fn add(&self, bytes: usize) {
         let shard = &self.0[place()];
@@ -168,13 +168,13 @@ mod tests {
 
     #[test]
     fn what_several_threads_told_is_shown_together() {
-        let events = Events::new().unwrap();
+        let events = WatchEvents::new().unwrap();
         assert!(events.collect().is_empty());
-        let told = events.of(["", "pods", "v1"]);
+        let counters = events.of(["", "pods", "v1"]);
         std::thread::scope(|scope| {
             for bytes in [1, 1024, 1025, 200_000, 7] {
-                let told = &told;
-                scope.spawn(move || (0..100).for_each(|_| told.add(bytes)));
+                let counters = &counters;
+                scope.spawn(move || (0..100).for_each(|_| counters.add(bytes)));
             }
         });
         let [total, sizes] = events.collect().try_into().unwrap();

@@ -10,16 +10,16 @@ use yurt_runtime::flags::GoDuration;
 use crate::feed;
 
 /// Longest time for a request that is no watch, as kube-apiserver's `--request-timeout`.
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest time for a write, as in kube-apiserver.
-pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
 
 /// The time a request may take until its answer begins. `None` for watches, which have lifetimes of their own, and for
 /// the feed, whose batches may be large and its link slow.
 ///
 /// # Errors
 /// 400 for a `timeout` that is no duration in Go's notation, with kube-apiserver's message.
-pub(crate) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Duration>, Status> {
+pub(super) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Duration>, Status> {
     if info.verb == Verb::Watch || info.path.starts_with(feed::PATH) {
         return Ok(None);
     }
@@ -37,12 +37,12 @@ pub(crate) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Durat
 /// Answers within `limit`, or with 504. A write that has begun goes on: its outcome is unknown to the client.
 ///
 /// # Errors
-/// The error of `answer`, or 504.
-pub(crate) async fn within<T>(
-    limit: Option<Duration>,
+/// The error of `limit` or `answer`, or 504.
+pub(super) async fn within<T>(
+    limit: Result<Option<Duration>, Status>,
     answer: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
-    match limit {
+    match limit? {
         None => answer.await,
         Some(limit) => tokio::time::timeout(limit, answer)
             .await

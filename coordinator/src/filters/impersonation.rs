@@ -8,11 +8,14 @@ use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode_str;
+use tracing::debug;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults};
 use yurt_apimachinery::status::Denial;
 
-use super::{MASTERS, NODE_PREFIX, NODES, SERVICE_ACCOUNT_PREFIX, SERVICE_ACCOUNTS, User};
+use super::audit::AuditContext;
+use crate::app::App;
+use crate::authn::{MASTERS, NODE_PREFIX, NODES, SERVICE_ACCOUNT_PREFIX, SERVICE_ACCOUNTS, User};
 use crate::authz::{Attributes, Decision};
 
 const USER: HeaderName = HeaderName::from_static("impersonate-user");
@@ -25,7 +28,7 @@ const AUTHENTICATION: &str = "authentication.k8s.io";
 const VALUES_MAX: usize = 256;
 
 /// Checks if the real caller may do something.
-pub(crate) type Authorize<'a> = &'a dyn Fn(&Attributes<'_>) -> Decision;
+type Authorize<'a> = &'a dyn Fn(&Attributes<'_>) -> Decision;
 
 /// Mode of an impersonation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +45,34 @@ enum Mode {
 
 const MODES: [Mode; 4] = [Mode::Node, Mode::ServiceAccount, Mode::UserInfo, Mode::Legacy];
 
+/// The user on whose behalf `requestor` asks. Removes the headers.
+///
+/// # Errors
+/// 400 or 403 for a user it may not impersonate.
+pub(super) fn impersonate(
+    app: &App,
+    headers: &mut HeaderMap,
+    requestor: User,
+    attributes: &Attributes<'_>,
+    audit: &mut AuditContext<'_>,
+) -> Result<User, Status> {
+    let wanted = wanted(headers)?;
+    strip(headers);
+    let Some(wanted) = wanted else {
+        return Ok(requestor);
+    };
+    let authorize = |attributes: &Attributes<'_>| app.authorize(&requestor, attributes);
+    let user = permit(&requestor, &wanted, attributes, &authorize)?;
+    debug!(requestor = requestor.name, user = user.name, "User impersonated");
+    audit.impersonated(&user);
+    Ok(user)
+}
+
 /// The user in the headers of a request; `None` without such headers.
 ///
 /// # Errors
 /// 400 for headers without a user, for values that are no text, and for too many values.
-pub(crate) fn wanted(headers: &HeaderMap) -> Result<Option<User>, Status> {
+fn wanted(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let unreadable = || Status::bad_request("impersonation headers must be text");
     let text = |name: &HeaderName| {
         let value = headers.get(name).map(|value| value.to_str().map_err(|_| unreadable()));
@@ -98,7 +124,7 @@ fn decoded(key: &str) -> String {
 }
 
 /// Removes the headers from a request, so that later code can neither read nor forward them.
-pub(crate) fn strip(headers: &mut HeaderMap) {
+fn strip(headers: &mut HeaderMap) {
     let is_ours = |name: &HeaderName| [USER, GROUP, UID].contains(name) || name.as_str().starts_with(EXTRA_PREFIX);
     let names: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
     for name in names {
@@ -110,7 +136,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 ///
 /// # Errors
 /// 403 with the first missing right.
-pub(crate) fn permit(
+fn permit(
     requestor: &User,
     wanted: &User,
     attributes: &Attributes<'_>,

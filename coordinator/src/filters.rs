@@ -1,0 +1,19 @@
+//! The filters that a request passes before its handler, one file each, in the order of [`chain`].
+//!
+//! In reading order: [`chain`] (the order), then its stops: [`health`], [`request_info`], [`deadline`], [`authentication`],
+//! [`audit`], [`impersonation`], [`pool_data`], [`fair_queue`], [`authorization`]. The handlers follow
+//! (`handlers/dispatch.rs`), and [`headers`] adds the headers of every answer. [`startup_server`] answers in their place
+//! until the store is open.
+
+mod audit;
+mod authentication;
+mod authorization;
+pub(crate) mod chain;
+mod deadline;
+mod fair_queue;
+mod headers;
+mod health;
+mod impersonation;
+mod pool_data;
+mod request_info;
+pub(crate) mod startup_server;

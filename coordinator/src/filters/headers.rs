@@ -1,0 +1,34 @@
+//! Headers of every answer: the audit id, and `Cache-Control`.
+
+use http::header::CACHE_CONTROL;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
+use yurt_runtime::http::{self as web, Body};
+
+/// Header that correlates a request with logs; the client's own value is kept.
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+/// `Cache-Control` of every answer but discovery: it describes a moment.
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
+
+/// The client's own id, else a new one.
+pub(super) fn audit_id(headers: &HeaderMap) -> String {
+    let given = headers.get(AUDIT_ID).and_then(|id| id.to_str().ok());
+    given.map_or_else(new_audit_id, str::to_owned)
+}
+
+/// Need not be unpredictable, so no system call per request.
+fn new_audit_id() -> String {
+    let random = fastrand::u128(..).to_ne_bytes();
+    uuid::Builder::from_random_bytes(random).into_uuid().to_string()
+}
+
+/// Adds the headers that every answer has.
+pub(super) fn with_common_headers(mut response: Response<Body>, method: &Method, audit_id: &str) -> Response<Body> {
+    if method == Method::HEAD {
+        // A body would be a protocol error on HTTP/2.
+        response = response.map(|_| web::empty());
+    }
+    let headers = response.headers_mut();
+    headers.entry(CACHE_CONTROL).or_insert(NO_CACHE);
+    headers.extend(HeaderValue::from_str(audit_id).ok().map(|id| (AUDIT_ID, id)));
+    response
+}
