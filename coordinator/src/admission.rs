@@ -15,7 +15,7 @@ use crate::request::Call;
 
 mod node_restriction;
 
-use node_restriction::{Known, NodeRestriction, Refusal};
+use node_restriction::{KnownNodes, NodeRefusal, NodeRestriction};
 
 /// Checks an object before it is created; its name is settled.
 ///
@@ -115,7 +115,7 @@ fn check(
     call: &Call,
     resource: &Resource,
     name: &str,
-    look: impl FnOnce(&NodeRestriction<'_>) -> Result<(), Refusal>,
+    look: impl FnOnce(&NodeRestriction<'_>) -> Result<(), NodeRefusal>,
 ) -> Result<(), Status> {
     let forbid = |why: &str| Status::forbidden_because(&resource.kind.group_resource(), name, why);
     if call.app.settings.profile == Profile::Standalone && call.user.is_unnamed_node() {
@@ -140,11 +140,11 @@ fn check(
         resource: &resource.name,
         subresource: call.info.subresource.as_deref().unwrap_or_default(),
         namespace: call.info.namespace.as_deref().unwrap_or_default(),
-        known: Known { node_uid: &node_uid },
+        known: KnownNodes { node_uid: &node_uid },
     };
     look(&rule).map_err(|refusal| match refusal {
-        Refusal::Forbidden(why) => forbid(&why),
-        Refusal::NoNode(name) => Status::not_found(&GroupResource::new("", "nodes"), &name),
+        NodeRefusal::Forbidden(why) => forbid(&why),
+        NodeRefusal::NoNode(name) => Status::not_found(&GroupResource::new("", "nodes"), &name),
     })
 }
 

@@ -28,7 +28,7 @@ use crate::config::Config;
 
 pub(crate) mod writer;
 
-use writer::Writer;
+use writer::AuditWriter;
 
 /// Maximum number of events waiting to be written; further ones are dropped.
 const QUEUED_MAX: usize = 8192;
@@ -53,15 +53,15 @@ pub(crate) struct AuditCounters {
 }
 
 /// The audit log of a server, if enabled.
-pub(crate) struct Log {
+pub(crate) struct AuditLog {
     /// Queue of the events.
     pub(crate) audit: Audit,
     // Taken once, by the writing task.
-    writer: Mutex<Option<Writer>>,
+    writer: Mutex<Option<AuditWriter>>,
 }
 
 /// The events of one request. It ends with the answer; when dropped before, it records that the request was abandoned.
-pub(crate) struct Record {
+pub(crate) struct AuditRecord {
     audit: Audit,
     event: Map<String, Value>,
     is_open: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Record {
 /// A body at whose end its request ends.
 struct Audited {
     inner: Body,
-    _record: Record,
+    _record: AuditRecord,
 }
 
 // === impl AuditCounters ===
@@ -93,9 +93,9 @@ impl AuditCounters {
     }
 }
 
-// === impl Log ===
+// === impl AuditLog ===
 
-impl Log {
+impl AuditLog {
     /// Opens the log that the flags name, if any.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Log {
         };
         let (lines, queue) = mpsc::channel(QUEUED_MAX);
         let max_bytes = config.audit_log_maxsize.get().saturating_mul(1 << 20);
-        let writer = Writer::open(
+        let writer = AuditWriter::open(
             path,
             max_bytes,
             config.audit_log_maxbackup,
@@ -121,7 +121,7 @@ impl Log {
     }
 
     /// The writing end; `None` after the first call.
-    pub(crate) fn take_writer(&self) -> Option<Writer> {
+    pub(crate) fn take_writer(&self) -> Option<AuditWriter> {
         self.writer.lock().take()
     }
 }
@@ -138,7 +138,7 @@ impl Audit {
         peer: &Peer,
         user: Option<&User>,
         audit_id: &str,
-    ) -> Record {
+    ) -> AuditRecord {
         let agent = headers
             .get(http::header::USER_AGENT)
             .and_then(|agent| agent.to_str().ok());
@@ -149,7 +149,7 @@ impl Audit {
             "sourceIPs": [peer.addr.ip().to_string()], "userAgent": shortened(agent.unwrap_or_default()),
             "requestReceivedTimestamp": self.now(),
         });
-        let mut record = Record {
+        let mut record = AuditRecord {
             audit: self.clone(),
             event: event.as_object().cloned().unwrap_or_default(),
             is_open: true,
@@ -176,9 +176,9 @@ impl Audit {
     }
 }
 
-// === impl Record ===
+// === impl AuditRecord ===
 
-impl Record {
+impl AuditRecord {
     /// Records the user on whose behalf the request is answered.
     pub(crate) fn impersonated(&mut self, user: &User) {
         self.set("impersonatedUser", user.info());
@@ -233,7 +233,7 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for AuditRecord {
     fn drop(&mut self) {
         if !self.is_open {
             return;

@@ -22,11 +22,11 @@ pub(crate) struct CommitDispatcher {
     scope: Arc<Scope>,
     voids: Arc<Voids>,
     /// Receivers of other coordinators' changes, if the store is shared.
-    shared: Option<Shared>,
+    shared: Option<SharedStoreReceivers>,
 }
 
 /// State that other coordinators change here.
-struct Shared {
+struct SharedStoreReceivers {
     guard: Arc<Guard>,
     replicas: Arc<Replicas>,
     pool: Arc<PoolCollections>,
@@ -48,11 +48,11 @@ impl CommitDispatcher {
     }
 
     /// Adds receivers if the store is shared: `guard` gets every lease write, `stores` the pool data fed through other coordinators.
-    pub(crate) fn telling(self, guard: Arc<Guard>, clock: Clock, stores: &Stores) -> Self {
+    pub(crate) fn with_shared_store(self, guard: Arc<Guard>, clock: Clock, stores: &Stores) -> Self {
         if !stores.is_shared() {
             return self;
         }
-        let shared = Shared {
+        let shared = SharedStoreReceivers {
             guard,
             replicas: stores.replicas().clone(),
             pool: stores.collections().clone(),
@@ -66,7 +66,7 @@ impl CommitDispatcher {
 
     /// Informs the guard before the lease is published, as the fence: a client that may replace a holder has seen
     /// its last renewal.
-    fn tell_guard(&self, key: &str, value: &[u8], deleted: bool) {
+    fn inform_guard(&self, key: &str, value: &[u8], deleted: bool) {
         let Some(shared) = &self.shared else { return };
         let Some(lease) = leases::guarded(key) else { return };
         let holder = if deleted { String::new() } else { leases::holder(value) };
@@ -80,8 +80,8 @@ impl CommitDispatcher {
     }
 
     /// Records the owner of the election in the guard.
-    fn tell_owner(&self) {
-        if let Some(Shared { guard, .. }) = &self.shared {
+    fn inform_guard_of_owner(&self) {
+        if let Some(SharedStoreReceivers { guard, .. }) = &self.shared {
             let election = self.fence.election();
             if let Some(owner) = election.owner {
                 guard.restore(leases::ELECTION_KEY, &election.holder, owner);
@@ -101,10 +101,10 @@ impl CommitDispatcher {
     }
 }
 
-// === impl Shared ===
+// === impl SharedStoreReceivers ===
 
-impl Shared {
-    fn tell_freshness(&self, change: &Committed) {
+impl SharedStoreReceivers {
+    fn record_freshness(&self, change: &Committed) {
         let name = change.key.strip_prefix(feed::FRESH_PREFIX);
         if let Some(collection) = name.and_then(|name| self.pool.named(name)) {
             collection.heard(&change.value.bytes()[..] == b"true", self.clock.boot());
@@ -125,18 +125,18 @@ impl Sink for CommitDispatcher {
     /// already fenced.
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
         for change in changes {
-            self.tell_guard(&change.key, change.value.bytes(), change.deleted);
+            self.inform_guard(&change.key, change.value.bytes(), change.deleted);
         }
         if let Some(record) = changes.iter().find(|change| change.key == EPOCH_KEY && !change.deleted) {
             self.fence.published(rv, record.value.bytes());
-            self.tell_owner();
+            self.inform_guard_of_owner();
         }
         if let Some(record) = changes.iter().find(|change| change.key == SCOPE_KEY && !change.deleted) {
             self.scope.published(Some(record.value.bytes()));
         }
         if let Some(shared) = &self.shared {
             shared.replicas.committed(rv, changes);
-            changes.iter().for_each(|change| shared.tell_freshness(change));
+            changes.iter().for_each(|change| shared.record_freshness(change));
         }
         self.voids.committed(changes);
         self.cacher.committed(rv, changes);
@@ -144,11 +144,11 @@ impl Sink for CommitDispatcher {
 
     fn reloaded(&self, loaded: Loaded) {
         for stored in &loaded.live {
-            self.tell_guard(&stored.key, &stored.value, false);
+            self.inform_guard(&stored.key, &stored.value, false);
         }
         self.publish_epoch(&loaded);
         self.publish_scope(&loaded);
-        self.tell_owner();
+        self.inform_guard_of_owner();
         self.load_pool(&loaded);
         self.voids.load(&loaded);
         self.cacher.reloaded(loaded);

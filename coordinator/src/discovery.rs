@@ -22,7 +22,7 @@ mod openapi;
 mod version;
 
 use model::Group;
-pub(crate) use openapi::Asked;
+pub(crate) use openapi::DocumentRequest;
 
 /// Every discovery document, encoded.
 pub(crate) struct Discovery {
@@ -69,7 +69,7 @@ impl Discovery {
     pub(crate) fn answer(
         &self,
         path: &str,
-        asked: &Asked<'_>,
+        asked: &DocumentRequest<'_>,
         local: SocketAddr,
     ) -> Option<Result<Response<Body>, Status>> {
         let headers = asked.headers;

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`chain`] (the order), then its stops: [`health`], [`request_info`], [`deadline`], [`authentication`],
 //! [`audit`], [`impersonation`], [`pool_data`], [`fair_queue`], [`authorization`]. The handlers follow
-//! (`handlers/dispatch.rs`), and [`headers`] adds the headers of every answer. [`startup_server`] answers in their place
+//! (`dispatch.rs`), and [`headers`] adds the headers of every answer. [`startup_server`] answers in their place
 //! until the store is open.
 
 mod audit;

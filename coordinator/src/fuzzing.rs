@@ -17,6 +17,7 @@ use crate::handlers::reading::{self, Expected};
 use crate::registry::prepare::{self, Account, Part};
 use crate::registry::{Registry, stored_kinds};
 use crate::request::warnings::Warnings;
+use crate::standalone;
 
 /// Applies a body of the feed's `events` call to a collection at position 100.
 ///
@@ -44,7 +45,13 @@ pub fn feed_call(body: &[u8]) {
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     let cacher = Cacher::new(stored_kinds(Profile::Standalone));
-    Registry::new(Profile::Standalone, &cacher, &[], &CancellationToken::new())
+    Registry::new(
+        Profile::Standalone,
+        standalone::strategy_of,
+        &cacher,
+        &[],
+        &CancellationToken::new(),
+    )
 });
 
 /// Decodes a body as an object of a kind.

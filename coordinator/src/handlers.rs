@@ -1,8 +1,7 @@
 //! One handler per verb, over any resource of the registry.
 //!
-//! In reading order: [`dispatch`] (the handler of a request), [`offered`] (the verbs of a path), [`get`], [`list`],
-//! [`watch`], [`create`], [`update`], [`patch`], [`apply`], [`delete`], [`review`], [`token_request`], and [`paths`] (what
-//! names no resource).
+//! In reading order: `dispatch.rs` (the handler of a request), [`get`], [`list`], [`watch`], [`create`], [`update`],
+//! [`patch`], [`apply`], [`delete`], [`review`].
 
 use serde_json::Value;
 use yurt_apimachinery::{Object, ResourceVersion, Status};
@@ -10,24 +9,18 @@ use yurt_apimachinery::{Object, ResourceVersion, Status};
 use crate::request::Call;
 
 mod apply;
-mod create;
+pub(crate) mod create;
 pub(crate) mod delete;
-pub(crate) mod dispatch;
-mod get;
-mod kubelets;
-mod list;
-mod offered;
-mod patch;
-mod paths;
-mod pods;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod patch;
 pub(crate) mod reading;
 pub(crate) mod review;
-mod token_request;
 pub(crate) mod update;
-mod watch;
+pub(crate) mod watch;
 
 /// The resourceVersion a body is based on, if it has one.
-fn version_in(object: &Value) -> Option<String> {
+pub(crate) fn version_in(object: &Value) -> Option<String> {
     let version = yurt_apimachinery::meta::text(object, "resourceVersion");
     (!matches!(version, "" | "0")).then(|| version.to_owned())
 }

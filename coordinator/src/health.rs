@@ -25,7 +25,7 @@ pub(crate) enum HealthScope {
 }
 
 /// A check with its present result.
-type Line<'a> = (&'a str, bool);
+type CheckResult<'a> = (&'a str, bool);
 
 const STORAGE: &str = "storage";
 const SHUTDOWN: &str = "shutdown";
@@ -79,7 +79,7 @@ impl Health {
         })
     }
 
-    fn checks(&self, what: &str) -> Vec<Line<'static>> {
+    fn checks(&self, what: &str) -> Vec<CheckResult<'static>> {
         let is_ready = what == "readyz";
         let is_loaded = self.storage.load(Ordering::Acquire);
         let storage = is_loaded && !(is_ready && self.unwritable.load(Ordering::Acquire));
@@ -94,7 +94,7 @@ impl Health {
     }
 }
 
-fn answer_single(checks: &[Line<'_>], name: &str) -> Response<Body> {
+fn answer_single(checks: &[CheckResult<'_>], name: &str) -> Response<Body> {
     match checks.iter().find(|(known, _)| *known == name) {
         Some((_, true)) => web::text(StatusCode::OK, "ok"),
         Some((_, false)) => plain(
@@ -105,7 +105,7 @@ fn answer_single(checks: &[Line<'_>], name: &str) -> Response<Body> {
     }
 }
 
-fn answer_all(what: &str, checks: &[Line<'_>], query: &Query) -> Response<Body> {
+fn answer_all(what: &str, checks: &[CheckResult<'_>], query: &Query) -> Response<Body> {
     let excluded: Vec<&str> = query.get_all("exclude").collect();
     let mut text = String::new();
     let mut failed = false;

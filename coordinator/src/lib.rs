@@ -35,9 +35,9 @@ mod bodies;
 mod bootstrap;
 mod commit_dispatcher;
 pub mod config;
-mod departed;
+mod controllers;
 mod discovery;
-mod emptier;
+mod dispatch;
 mod fair_queue;
 mod feed;
 mod filters;
@@ -48,12 +48,13 @@ mod handlers;
 mod health;
 mod lifecycle;
 mod metrics;
-mod operator_files;
 mod pool_api;
 mod registry;
+mod reloadable_files;
 mod request;
 #[doc(hidden)]
 pub mod simulation;
+mod standalone;
 mod status_error;
 mod store;
 
@@ -66,6 +67,7 @@ use yurt_storage::{Cacher, SharedCollection};
 use app::{App, FilterState, Served, Settings};
 use commit_dispatcher::CommitDispatcher;
 use config::{Config, Profile};
+use controllers::system_namespaces;
 use feed::fence::Fence;
 use feed::members::{Members, Policy};
 use feed::scope::Scope;
@@ -142,18 +144,18 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let (tasks, address) = (TaskGroup::new(), server.local_addr());
     let opening = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks);
     let (stores, port, files) = open(opening, &config, server, &tasks).await?;
-    watch_disk(&metrics, &stores);
     let cacher = Arc::new(Cacher::new(registry::stored_kinds(config.profile)));
-    let (fence, scope) = (Arc::new(Fence::new(stores.id())), Arc::new(Scope::new(&stores.pool())));
+    let pool = stores.pool();
+    let (fence, scope) = (Arc::new(Fence::new(stores.id())), Arc::new(Scope::new(&pool)));
     let guard = Arc::new(Guard::new(clock.boot()));
     let voids = Arc::new(Voids::new(stores.collections().clone()));
     let dispatcher = CommitDispatcher::new(cacher.clone(), fence.clone(), scope.clone(), voids.clone());
-    let dispatcher = dispatcher.telling(guard.clone(), clock.clone(), &stores);
+    let dispatcher = dispatcher.with_shared_store(guard.clone(), clock.clone(), &stores);
     stores.attach(Arc::new(dispatcher)).await?;
     let members = Arc::new(Members::new(policy, initial, stores.collections().clone()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
     let end_watches = tasks.token().child_token();
-    let registry = Registry::new(config.profile, &cacher, &stores.pool(), &end_watches);
+    let registry = Registry::new(config.profile, standalone::strategy_of, &cacher, &pool, &end_watches);
     let feed = Feed::new(
         feed::Parts {
             fence: fence.clone(),
@@ -171,6 +173,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         clock.clone(),
         FeedMetrics::new(metrics.registry()).map_err(StartError::metrics)?,
     );
+    watch_disk(&metrics, &stores);
     let app = App {
         settings: settings(&config),
         own: OwnStore::new(stores.storage().clone(), fence, guard, electorate, clock.clone())
@@ -188,10 +191,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         end_watches,
         filters,
     };
-    app.serve().map_err(StartError::new)?;
-    app.follow_scope().await;
-    lifecycle::create_namespaces(&app).await?;
-    app.health.storage_loaded();
+    load(&app).await?;
     Ok(Coordinator {
         app: Arc::new(app),
         port,
@@ -219,6 +219,15 @@ async fn open(
     let (tls, files) = credentials(config, &server).await?;
     let waiting = StartupServer::serve(server.with_tls(tls), tasks);
     Ok((opening.await?, Port::Waiting(waiting), files))
+}
+
+/// Serves what the store holds, with the initial namespaces.
+async fn load(app: &App) -> Result<(), StartError> {
+    app.serve().map_err(StartError::new)?;
+    app.follow_scope().await;
+    system_namespaces::create(app).await?;
+    app.health.storage_loaded();
+    Ok(())
 }
 
 /// The collection with the election lease.

@@ -1,7 +1,7 @@
 //! The resources of this server: one entry per kind with its authority (own or replicated) and its strategy.
 //!
 //! In reading order: the table below, [`strategy`] (decisions of a kind about its writes), [`own`] (writes of own objects),
-//! then one file per kind with own rules. Adding a kind is one line here. Kinds declared by files ([`custom`]) are added
+//! then one file per kind of a pool with own rules. `standalone` has the rules of all other kinds. Kinds declared by files ([`custom`]) are added
 //! and removed while the server runs: a new registry then replaces the old one. Resources that stay the same are the same
 //! value in both.
 
@@ -20,26 +20,17 @@ use yurt_storage::{Cacher, SharedCollection};
 use crate::config::Profile;
 use crate::feed::collection::PoolCollection;
 
-mod configmaps;
+pub(crate) mod configmaps;
 pub(crate) mod custom;
-mod endpoints;
-mod endpointslices;
 pub(crate) mod events;
-mod fields;
+pub(crate) mod fields;
 pub(crate) mod leases;
 pub(crate) mod namespaces;
-mod nodes;
 pub(crate) mod own;
-mod pods;
 pub(crate) mod prepare;
 pub(crate) mod reviews;
-mod secrets;
-mod serviceaccounts;
-mod services;
 pub(crate) mod strategy;
 pub(crate) mod views;
-#[cfg(test)]
-mod wide;
 
 use custom::{Declared, ServedKind};
 use strategy::Strategy;
@@ -77,27 +68,24 @@ pub(crate) enum Authority {
 /// All resources, by group and plural; the preferred version first.
 pub(crate) struct Registry {
     resources: BTreeMap<GroupResource, Vec<Arc<Resource>>>,
+    strategies: Strategies,
 }
 
 /// Own kinds of profile pool, apart from those the cloud owns.
 const POOL_OWN: [&str; 4] = ["leases.coordination.k8s.io", "events", "namespaces", "configmaps"];
 
-/// The rules of kinds that have own ones; all others follow [`strategy::Plain`].
-fn strategy_of(name: &str) -> &'static dyn Strategy {
+/// Rules of further kinds, by the name of their collection.
+pub(crate) type Strategies = fn(&str) -> Option<&'static dyn Strategy>;
+
+/// The rules of a kind: those of a pool's own kinds, those of `others`, or the defaults.
+pub(crate) fn strategy_of(name: &str, others: Strategies) -> &'static dyn Strategy {
     match name {
         "leases.coordination.k8s.io" => &leases::Leases,
         "namespaces" => &namespaces::Namespaces,
-        "endpointslices.discovery.k8s.io" => &endpointslices::EndpointSlices,
         "configmaps" => &configmaps::ConfigMaps,
-        "endpoints" => &endpoints::Endpoints,
         "events" => &events::Events::Core,
         "events.events.k8s.io" => &events::Events::Strict,
-        "nodes" => &nodes::Nodes,
-        "pods" => &pods::Pods,
-        "secrets" => &secrets::Secrets,
-        "serviceaccounts" => &serviceaccounts::ServiceAccounts,
-        "services" => &services::Services,
-        _ => &strategy::Plain,
+        _ => others(name).unwrap_or(&strategy::DefaultStrategy),
     }
 }
 
@@ -122,9 +110,10 @@ fn collection_of(kind: &ResourceKind) -> String {
 
 impl Registry {
     /// The built-in resources of a server of this profile, whose own objects are in `cacher` and whose replicas are `pool`.
-    /// Watches end with `end`.
+    /// Watches end with `end`. `strategies` are the rules of kinds that a pool does not own.
     pub(crate) fn new(
         profile: Profile,
+        strategies: Strategies,
         cacher: &Cacher,
         pool: &[Arc<PoolCollection>],
         end: &CancellationToken,
@@ -133,7 +122,7 @@ impl Registry {
         for collection in pool {
             let kind = collection.objects().kind();
             if !kind.is_custom() {
-                let entry = Resource::new(kind, Authority::Pool(collection.clone()), end);
+                let entry = Resource::new(kind, Authority::Pool(collection.clone()), strategies, end);
                 resources.insert(kind.group_resource(), vec![Arc::new(entry)]);
             }
         }
@@ -142,11 +131,16 @@ impl Registry {
                 continue;
             };
             // A kind that the pool replicates has its authority already.
-            resources
-                .entry(kind.group_resource())
-                .or_insert_with(|| vec![Arc::new(Resource::new(kind, Authority::Own(collection), end))]);
+            resources.entry(kind.group_resource()).or_insert_with(|| {
+                vec![Arc::new(Resource::new(
+                    kind,
+                    Authority::Own(collection),
+                    strategies,
+                    end,
+                ))]
+            });
         }
-        Self { resources }
+        Self { resources, strategies }
     }
 
     /// A copy with exactly these custom resources, and with the resources that the pool shares now.
@@ -167,7 +161,7 @@ impl Registry {
             let of_file = declared
                 .iter()
                 .find(|declared| declared.stored.group_resource() == kind.group_resource());
-            match (collection.is_told(), of_file) {
+            match (collection.is_from_leader(), of_file) {
                 (true, None) => declared.push(Declared::shared(kind)),
                 (true, Some(_)) => {
                     return Err(format!(
@@ -206,7 +200,10 @@ impl Registry {
                 resources.insert(name, versions);
             }
         }
-        Ok(Self { resources })
+        Ok(Self {
+            resources,
+            strategies: self.strategies,
+        })
     }
 
     /// The built-in resources, with those that the pool shares now.
@@ -224,9 +221,14 @@ impl Registry {
         for collection in pool {
             let kind = collection.objects().kind();
             if !kind.is_custom() {
-                resources
-                    .entry(kind.group_resource())
-                    .or_insert_with(|| vec![Arc::new(Resource::new(kind, Authority::Pool(collection.clone()), end))]);
+                resources.entry(kind.group_resource()).or_insert_with(|| {
+                    vec![Arc::new(Resource::new(
+                        kind,
+                        Authority::Pool(collection.clone()),
+                        self.strategies,
+                        end,
+                    ))]
+                });
             }
         }
         resources
@@ -287,8 +289,8 @@ impl Registry {
 // === impl Resource ===
 
 impl Resource {
-    fn new(kind: &'static ResourceKind, authority: Authority, end: &CancellationToken) -> Self {
-        let strategy = strategy_of(&kind.group_resource().to_string());
+    fn new(kind: &'static ResourceKind, authority: Authority, strategies: Strategies, end: &CancellationToken) -> Self {
+        let strategy = strategy_of(&kind.group_resource().to_string(), strategies);
         Self {
             kind,
             name: collection_of(kind),

@@ -1,6 +1,6 @@
 //! NodeRestriction: limits the objects that a node writes, as in kube-apiserver, for the kinds served here.
 //!
-//! Pure; lookups come in as [`Known`].
+//! Pure; lookups come in as [`KnownNodes`].
 
 use std::collections::BTreeSet;
 
@@ -17,25 +17,25 @@ pub(super) struct NodeRestriction<'a> {
     pub(super) resource: &'a str,
     pub(super) subresource: &'a str,
     pub(super) namespace: &'a str,
-    pub(super) known: Known<'a>,
+    pub(super) known: KnownNodes<'a>,
 }
 
 /// Lookups that the rules need.
-pub(super) struct Known<'a> {
+pub(super) struct KnownNodes<'a> {
     /// Uid of a Node by name.
     pub(super) node_uid: &'a dyn Fn(&str) -> Option<String>,
 }
 
 /// Reason of a refusal.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum NodeRefusal {
     /// 403.
     Forbidden(String),
     /// 404: the Node of this name does not exist.
     NoNode(String),
 }
 
-type Answer = Result<(), Refusal>;
+type Admitted = Result<(), NodeRefusal>;
 
 const NODE_LEASES: &str = "kube-node-lease";
 /// Domain of labels that only administrators may set on nodes.
@@ -86,7 +86,7 @@ const LOCAL_VOLUMES: [&str; 22] = [
 
 impl NodeRestriction<'_> {
     /// Checks a new object.
-    pub(super) fn create(&self, name: &str, object: &Value) -> Answer {
+    pub(super) fn create(&self, name: &str, object: &Value) -> Admitted {
         match (self.resource, self.subresource) {
             ("pods", "") => self.create_pod(object),
             ("pods", other) => self.other_pod_subresource(other),
@@ -105,7 +105,7 @@ impl NodeRestriction<'_> {
                 forbid(format!(
                     "node \"{}\" is not allowed to set the following labels: {}",
                     self.node,
-                    in_words(&forbidden)
+                    describe_labels(&forbidden)
                 ))
             }
             ("leases.coordination.k8s.io", _) => self.own_lease(name),
@@ -114,7 +114,7 @@ impl NodeRestriction<'_> {
     }
 
     /// Checks a new state.
-    pub(super) fn update(&self, name: &str, old: &Value, new: &Value) -> Answer {
+    pub(super) fn update(&self, name: &str, old: &Value, new: &Value) -> Admitted {
         match (self.resource, self.subresource) {
             ("pods", "") => forbid(format!(
                 "unexpected operation \"UPDATE\", node \"{}\" can only create and delete mirror pods",
@@ -132,7 +132,7 @@ impl NodeRestriction<'_> {
     }
 
     /// Checks a deletion; `named` is the name in the URL.
-    pub(super) fn delete(&self, named: &str, current: &Object) -> Answer {
+    pub(super) fn delete(&self, named: &str, current: &Object) -> Admitted {
         match self.resource {
             "pods" if current.field("spec.nodeName") != Some(self.node) => forbid(format!(
                 "node \"{}\" can only delete pods with spec.nodeName set to itself",
@@ -144,7 +144,7 @@ impl NodeRestriction<'_> {
         }
     }
 
-    fn own_node(&self, name: &str) -> Answer {
+    fn own_node(&self, name: &str) -> Admitted {
         if name == self.node {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl NodeRestriction<'_> {
         ))
     }
 
-    fn own_lease(&self, name: &str) -> Answer {
+    fn own_lease(&self, name: &str) -> Admitted {
         if self.namespace != NODE_LEASES {
             return forbid(format!(
                 "can only access leases in the \"{NODE_LEASES}\" system namespace"
@@ -166,13 +166,13 @@ impl NodeRestriction<'_> {
         Ok(())
     }
 
-    fn other_pod_subresource(&self, subresource: &str) -> Answer {
+    fn other_pod_subresource(&self, subresource: &str) -> Admitted {
         forbid(format!(
             "unexpected pod subresource \"{subresource}\", only 'status' and 'eviction' are allowed"
         ))
     }
 
-    fn node_update(&self, old: &Value, new: &Value) -> Answer {
+    fn node_update(&self, old: &Value, new: &Value) -> Admitted {
         let node = self.node;
         let (old_spec, spec) = (&old["spec"], &new["spec"]);
         if !spec["configSource"].is_null() && !same(&spec["configSource"], &old_spec["configSource"]) {
@@ -191,10 +191,13 @@ impl NodeRestriction<'_> {
         if forbidden.is_empty() {
             return Ok(());
         }
-        forbid(format!("is not allowed to modify labels: {}", in_words(&forbidden)))
+        forbid(format!(
+            "is not allowed to modify labels: {}",
+            describe_labels(&forbidden)
+        ))
     }
 
-    fn pod_status(&self, old: &Value, new: &Value) -> Answer {
+    fn pod_status(&self, old: &Value, new: &Value) -> Admitted {
         let node = self.node;
         if old["spec"]["nodeName"] != node {
             return forbid(format!(
@@ -215,7 +218,7 @@ impl NodeRestriction<'_> {
     }
 
     /// Allows only the mirror pod of a static pod of this very node, which reads nothing through the API.
-    fn create_pod(&self, pod: &Value) -> Answer {
+    fn create_pod(&self, pod: &Value) -> Admitted {
         let node = self.node;
         if pod["metadata"]["annotations"][MIRROR_ANNOTATION].is_null() {
             return forbid(format!(
@@ -250,7 +253,7 @@ impl NodeRestriction<'_> {
         Ok(())
     }
 
-    fn check_owner(&self, owner: &Value) -> Answer {
+    fn check_owner(&self, owner: &Value) -> Admitted {
         let node = self.node;
         if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
             return forbid(format!(
@@ -267,7 +270,7 @@ impl NodeRestriction<'_> {
                 "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
             ));
         }
-        let uid = (self.known.node_uid)(node).ok_or_else(|| Refusal::NoNode(node.to_owned()))?;
+        let uid = (self.known.node_uid)(node).ok_or_else(|| NodeRefusal::NoNode(node.to_owned()))?;
         let given = owner["uid"].as_str().unwrap_or_default();
         if given != uid {
             return forbid(format!("node {node} UID mismatch: expected {given} got {uid}"));
@@ -276,8 +279,8 @@ impl NodeRestriction<'_> {
     }
 }
 
-fn forbid(why: impl Into<String>) -> Answer {
-    Err(Refusal::Forbidden(why.into()))
+fn forbid(why: impl Into<String>) -> Admitted {
+    Err(NodeRefusal::Forbidden(why.into()))
 }
 
 /// True if two values are equal; missing ones equal empty lists and maps.
@@ -313,7 +316,7 @@ fn is_forbidden(key: &str) -> bool {
     is_kubernetes && !KUBELET_LABELS.contains(&key) && !KUBELET_DOMAINS.into_iter().any(below)
 }
 
-fn in_words(labels: &BTreeSet<String>) -> String {
+fn describe_labels(labels: &BTreeSet<String>) -> String {
     labels.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 

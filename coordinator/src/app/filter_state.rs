@@ -6,7 +6,7 @@ use tracing::{info, warn};
 use yurt_runtime::Clock;
 
 use crate::StartError;
-use crate::audit::{AuditCounters, Log};
+use crate::audit::{AuditCounters, AuditLog};
 use crate::authn::tokens::Tokens;
 use crate::authz::Authorizer;
 use crate::authz::rbac::files::Rbac;
@@ -25,7 +25,7 @@ pub(crate) struct FilterState {
     /// Keys and issuers of service account tokens.
     pub(crate) tokens: Tokens,
     /// The audit log, if enabled.
-    pub(crate) audit_log: Option<Log>,
+    pub(crate) audit_log: Option<AuditLog>,
     /// Requests in flight.
     pub(crate) fair_queues: FairQueues,
     /// Bodies in memory.
@@ -56,7 +56,7 @@ impl FilterState {
             authorizer: Authorizer::new(),
             rbac: rbac.map_err(|error| StartError::new(format!("--rbac-path: {error}")))?,
             tokens: Tokens::open(config)?,
-            audit_log: Log::open(config, audit_counters, clock)?,
+            audit_log: AuditLog::open(config, audit_counters, clock)?,
             fair_queues: FairQueues::new(&limits, metrics),
             bodies: Arc::default(),
         })

@@ -14,7 +14,7 @@ use tracing::warn;
 const BATCH_MAX: usize = 1024;
 
 /// Writes the events of the queue.
-pub(crate) struct Writer {
+pub(crate) struct AuditWriter {
     file: LogFile,
     queue: mpsc::Receiver<String>,
     lost: IntCounter,
@@ -29,9 +29,9 @@ struct LogFile {
     bytes: u64,
 }
 
-// === impl Writer ===
+// === impl AuditWriter ===
 
-impl Writer {
+impl AuditWriter {
     /// Opens the file for appending.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Writer {
 
     /// Writes until `stop`, then writes the rest of the queue.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut told = 0;
+        let mut reported = 0;
         let mut lines = Vec::new();
         loop {
             let received = stop
@@ -74,9 +74,9 @@ impl Writer {
                 warn!(%error, "Failed to write audit events");
             }
             let lost = self.lost.get();
-            if lost > told {
+            if lost > reported {
                 warn!(lost, "Audit events lost");
-                told = lost;
+                reported = lost;
             }
             if is_stopping {
                 return;

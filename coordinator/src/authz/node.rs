@@ -34,14 +34,14 @@ pub(crate) struct NodeAuthorizer {
 }
 
 /// One request, with the node that sends it.
-struct Question<'a> {
+struct NodeQuery<'a> {
     node: &'a str,
     attributes: &'a Attributes<'a>,
     pods: &'a dyn BoundPods,
 }
 
 /// Allowed, or refused with a reason that may be empty.
-type Answer = Result<(), String>;
+type NodeAnswer = Result<(), String>;
 
 // === impl NodeAuthorizer ===
 
@@ -54,7 +54,7 @@ impl NodeAuthorizer {
 
     /// Decides about a request of `node`.
     pub(crate) fn authorize(&self, node: &str, attributes: &Attributes<'_>, pods: &dyn BoundPods) -> Decision {
-        let question = Question { node, attributes, pods };
+        let question = NodeQuery { node, attributes, pods };
         let answer = question.answer().unwrap_or_else(|| {
             let allowed = self.rules.iter().any(|rule| rule.allows(attributes));
             if allowed { Ok(()) } else { Err(String::new()) }
@@ -66,11 +66,11 @@ impl NodeAuthorizer {
     }
 }
 
-// === impl Question ===
+// === impl NodeQuery ===
 
-impl Question<'_> {
+impl NodeQuery<'_> {
     /// `None` for kinds on which all nodes have the same rights.
-    fn answer(&self) -> Option<Answer> {
+    fn answer(&self) -> Option<NodeAnswer> {
         let attributes = self.attributes;
         if attributes.path.is_some() {
             return None;
@@ -87,7 +87,7 @@ impl Question<'_> {
     }
 
     /// Decides about a read of one object: a pod of this node has to refer to it.
-    fn read(&self, reference: Reference) -> Answer {
+    fn read(&self, reference: Reference) -> NodeAnswer {
         let attributes = self.attributes;
         if !matches!(attributes.verb, "get" | "list" | "watch") {
             return deny("can only read resources of this type");
@@ -101,14 +101,14 @@ impl Question<'_> {
         self.related(reference)
     }
 
-    fn related(&self, reference: Reference) -> Answer {
+    fn related(&self, reference: Reference) -> NodeAnswer {
         if self.attributes.name.is_empty() {
             return deny("No Object name found");
         }
         self.related_by_name(reference)
     }
 
-    fn related_by_name(&self, reference: Reference) -> Answer {
+    fn related_by_name(&self, reference: Reference) -> NodeAnswer {
         let Attributes { namespace, name, .. } = *self.attributes;
         if self.pods.refer(self.node, reference, namespace, name) {
             return Ok(());
@@ -117,7 +117,7 @@ impl Question<'_> {
         Err(format!("no relationship found between node '{node}' and this object"))
     }
 
-    fn service_account(&self) -> Answer {
+    fn service_account(&self) -> NodeAnswer {
         let attributes = self.attributes;
         if attributes.verb == "get" && attributes.subresource.is_empty() {
             return self.read(Reference::ServiceAccount);
@@ -131,7 +131,7 @@ impl Question<'_> {
         self.related_by_name(Reference::ServiceAccount)
     }
 
-    fn lease(&self) -> Answer {
+    fn lease(&self) -> NodeAnswer {
         let attributes = self.attributes;
         if !matches!(attributes.verb, "get" | "create" | "update" | "patch" | "delete") {
             return deny("can only get, create, update, patch, or delete a node lease");
@@ -148,7 +148,7 @@ impl Question<'_> {
         Ok(())
     }
 
-    fn own_node(&self) -> Answer {
+    fn own_node(&self) -> NodeAnswer {
         let Attributes { verb, name, .. } = *self.attributes;
         let node = self.node;
         match (self.attributes.subresource, verb) {
@@ -164,7 +164,7 @@ impl Question<'_> {
         }
     }
 
-    fn pod(&self) -> Answer {
+    fn pod(&self) -> NodeAnswer {
         let attributes = self.attributes;
         match (attributes.subresource, attributes.verb) {
             ("", "get") => self.related(Reference::Pod),
@@ -184,6 +184,6 @@ impl Question<'_> {
     }
 }
 
-fn deny(why: &str) -> Answer {
+fn deny(why: &str) -> NodeAnswer {
     Err(why.to_owned())
 }

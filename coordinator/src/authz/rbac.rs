@@ -215,7 +215,7 @@ impl Policy {
                 Err(error) => errors.push(error),
             }
         }
-        Decision::Denied(in_words(&errors))
+        Decision::Denied(describe_errors(&errors))
     }
 
     /// Every rule that applies to `user` in a namespace.
@@ -263,7 +263,7 @@ impl Policy {
 }
 
 /// Formats errors as kube-apiserver lists them in a reason.
-fn in_words(errors: &[String]) -> String {
+fn describe_errors(errors: &[String]) -> String {
     match errors {
         [] => String::new(),
         [one] => format!("RBAC: {one}"),

@@ -20,7 +20,7 @@ mod schemas;
 mod v2;
 
 /// A request for a document, apart from its path.
-pub(crate) struct Asked<'a> {
+pub(crate) struct DocumentRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) query: Option<&'a str>,
     /// Wall clock, for dates in headers.
@@ -31,7 +31,11 @@ pub(crate) struct Asked<'a> {
 const IMMUTABLE_FOR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Answers `/openapi/…`; `parts` is the rest of the path. `None` when there is no such document.
-pub(super) fn answer(groups: &[Group], parts: &[&str], asked: &Asked<'_>) -> Option<Result<Response<Body>, Status>> {
+pub(super) fn answer(
+    groups: &[Group],
+    parts: &[&str],
+    asked: &DocumentRequest<'_>,
+) -> Option<Result<Response<Body>, Status>> {
     let answer = match parts {
         ["v2"] => v2::answer(asked),
         ["v3"] => Ok(index(groups, asked)),
@@ -68,7 +72,7 @@ fn path_of(group: &Group) -> String {
 }
 
 /// Index of the documents of all group versions. kube-apiserver serves it as text.
-fn index(groups: &[Group], asked: &Asked<'_>) -> Response<Body> {
+fn index(groups: &[Group], asked: &DocumentRequest<'_>) -> Response<Body> {
     let paths = groups.iter().map(|group| {
         let path = path_of(group);
         let url = url(&path, &super::digest(&document(group).to_string()));
@@ -85,7 +89,7 @@ fn url(path: &str, hash: &str) -> String {
     format!("/openapi/v3/{path}?hash={hash}")
 }
 
-fn of_group(group: &Group, asked: &Asked<'_>) -> Result<Response<Body>, Status> {
+fn of_group(group: &Group, asked: &DocumentRequest<'_>) -> Result<Response<Body>, Status> {
     if !accepts(asked.headers, "application/json") {
         return Err(not_acceptable());
     }

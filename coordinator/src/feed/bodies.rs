@@ -21,7 +21,7 @@ const DISK_RESERVE: u64 = 64 << 20;
 pub(super) struct Bodies {
     in_memory: BTreeMap<String, Object>,
     memory_bytes: usize,
-    on_disk: BTreeMap<String, Place>,
+    on_disk: BTreeMap<String, BodyPlace>,
     file: Option<Spill>,
 }
 
@@ -34,7 +34,7 @@ struct Spill {
 
 /// One body in the file.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct BodyPlace {
     rv: ResourceVersion,
     offset: u64,
     length: usize,
@@ -51,14 +51,14 @@ pub(super) struct Spilling {
 #[derive(Debug)]
 pub(super) struct Spilled {
     file: Spill,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, BodyPlace>,
 }
 
 /// A view of all bodies, for reading without a lock.
 #[derive(Debug)]
 pub(super) struct Reading {
     in_memory: BTreeMap<String, Object>,
-    on_disk: BTreeMap<String, Place>,
+    on_disk: BTreeMap<String, BodyPlace>,
     file: Option<Arc<File>>,
 }
 
@@ -159,7 +159,7 @@ impl Spilling {
             require_space(&file.file, length as u64)?;
             file.file.write_all_at(bytes, offset)?;
             file.end += length as u64;
-            places.insert(key, Place { rv, offset, length });
+            places.insert(key, BodyPlace { rv, offset, length });
         }
         Ok(Spilled { file, places })
     }
@@ -214,7 +214,7 @@ impl Reading {
     /// Errors of the disk.
     pub(super) fn copy(self, path: PathBuf) -> io::Result<Spilled> {
         let to = Spilling { to: None, path };
-        let body = |(key, place): (&String, &Place)| {
+        let body = |(key, place): (&String, &BodyPlace)| {
             let bytes = read_at(self.file.as_deref(), *place)?;
             Ok((key.clone(), place.rv, Bytes::from(bytes)))
         };
@@ -222,7 +222,7 @@ impl Reading {
     }
 }
 
-fn read_at(file: Option<&File>, place: Place) -> io::Result<Vec<u8>> {
+fn read_at(file: Option<&File>, place: BodyPlace) -> io::Result<Vec<u8>> {
     let file = file.ok_or(io::ErrorKind::NotFound)?;
     let mut bytes = vec![0; place.length];
     file.read_exact_at(&mut bytes, place.offset)?;

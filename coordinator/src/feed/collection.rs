@@ -12,7 +12,7 @@ use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 #[derive(Debug)]
 pub(crate) struct PoolCollection {
     replica: Arc<Replica>,
-    is_told: bool,
+    is_from_leader: bool,
     /// Feeders since the collection was voided; `None` if it was not since the start. A leaf.
     since_void: Option<Mutex<Feeders>>,
     /// Serializes feed calls.
@@ -83,7 +83,7 @@ impl PoolCollection {
     pub(crate) fn new(replica: Arc<Replica>) -> Self {
         Self {
             replica,
-            is_told: false,
+            is_from_leader: false,
             since_void: None,
             turn: Arc::default(),
             promise: Mutex::default(),
@@ -91,16 +91,16 @@ impl PoolCollection {
     }
 
     /// A collection that the leader added, not the command line.
-    pub(crate) fn told(replica: Arc<Replica>) -> Self {
+    pub(crate) fn from_leader(replica: Arc<Replica>) -> Self {
         Self {
-            is_told: true,
+            is_from_leader: true,
             ..Self::new(replica)
         }
     }
 
     /// True if the leader added it: it may be removed again.
-    pub(crate) fn is_told(&self) -> bool {
-        self.is_told
+    pub(crate) fn is_from_leader(&self) -> bool {
+        self.is_from_leader
     }
 
     /// Resolves when no other feed call of this collection runs.

@@ -157,8 +157,8 @@ impl Members {
 
     /// Source of the membership.
     pub(crate) fn basis(&self) -> Basis {
-        let is_told = self.of_told(Collection::is_complete).unwrap_or_default();
-        match (&self.policy.initial, is_told) {
+        let is_from_leader = self.of_leader(Collection::is_complete).unwrap_or_default();
+        match (&self.policy.initial, is_from_leader) {
             (InitialMembers::None, true) => Basis::Leader,
             (InitialMembers::None, false) if self.policy.trusts_first => Basis::FirstLeader,
             (InitialMembers::None, false) => Basis::Nobody,
@@ -174,16 +174,16 @@ impl Members {
 
     /// True if a node belongs to the pool.
     pub(crate) fn contains(&self, node: &str) -> bool {
-        let is_told = || {
+        let is_from_leader = || {
             let key = ObjectKey::new(None, node);
-            self.of_told(|held| held.object(&key).is_some()).unwrap_or_default()
+            self.of_leader(|held| held.object(&key).is_some()).unwrap_or_default()
         };
         match self.basis() {
             Basis::Nobody => false,
             Basis::FirstLeader => true,
             Basis::Initial => self.initial.read().contains(node),
-            Basis::Leader => is_told(),
-            Basis::InitialAndLeader => self.initial.read().contains(node) || is_told(),
+            Basis::Leader => is_from_leader(),
+            Basis::InitialAndLeader => self.initial.read().contains(node) || is_from_leader(),
         }
     }
 
@@ -195,7 +195,7 @@ impl Members {
         }
         let mut names = self.initial.read().clone();
         if basis.has_leader() {
-            self.of_told(|held| names.extend(held.objects().map(|object| object.name().to_owned())));
+            self.of_leader(|held| names.extend(held.objects().map(|object| object.name().to_owned())));
         }
         Some(names)
     }
@@ -207,13 +207,13 @@ impl Members {
         if !basis.has_leader() {
             return (basis != Basis::FirstLeader).then(|| initial.len());
         }
-        let is_told = |held: &Collection, name: &String| held.object(&ObjectKey::new(None, name)).is_some();
-        let count = |held: &Collection| held.len() + initial.iter().filter(|name| !is_told(held, name)).count();
-        self.of_told(count)
+        let is_from_leader = |held: &Collection, name: &String| held.object(&ObjectKey::new(None, name)).is_some();
+        let count = |held: &Collection| held.len() + initial.iter().filter(|name| !is_from_leader(held, name)).count();
+        self.of_leader(count)
     }
 
     /// Reads the collection that a leader fed; `None` in a process without that collection.
-    fn of_told<T>(&self, look: impl FnOnce(&Collection) -> T) -> Option<T> {
+    fn of_leader<T>(&self, look: impl FnOnce(&Collection) -> T) -> Option<T> {
         let told = self.collections.named(COLLECTION)?;
         Some(told.objects().read(look))
     }
@@ -243,9 +243,9 @@ impl Members {
     }
 
     /// Names of the members, once a leader has fed them: the flag alone may list fewer nodes than the pool has.
-    pub(crate) fn told_names(&self) -> Option<BTreeSet<String>> {
-        let is_told = self.of_told(Collection::is_complete).unwrap_or_default();
-        is_told.then(|| self.names()).flatten()
+    pub(crate) fn names_from_leader(&self) -> Option<BTreeSet<String>> {
+        let is_from_leader = self.of_leader(Collection::is_complete).unwrap_or_default();
+        is_from_leader.then(|| self.names()).flatten()
     }
 
     /// True if the members come from a file.
@@ -316,7 +316,7 @@ mod tests {
         assert!(trusting.contains("any") && trusting.names().is_none() && trusting.count().is_none());
         tell(&trusting);
         assert!(trusting.contains("a") && !trusting.contains("any"));
-        assert_eq!(trusting.told_names(), Some(BTreeSet::from(["a".to_owned()])));
+        assert_eq!(trusting.names_from_leader(), Some(BTreeSet::from(["a".to_owned()])));
     }
 
     #[test]
@@ -325,7 +325,11 @@ mod tests {
             let members = members("b", takes_leaders, false);
             assert_eq!(members.basis(), Basis::Initial);
             assert!(members.contains("b") && !members.contains("any"));
-            assert_eq!(members.told_names(), None, "no leader has fed the whole membership");
+            assert_eq!(
+                members.names_from_leader(),
+                None,
+                "no leader has fed the whole membership"
+            );
             tell(&members);
             assert_eq!((members.basis(), members.count()), (basis, Some(count)));
             assert_eq!(members.names().unwrap().len(), count);

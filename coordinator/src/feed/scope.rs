@@ -45,7 +45,7 @@ struct ScopeCall {
 }
 
 /// Result of a leader's `scope` call.
-pub(crate) struct Told {
+pub(crate) struct ScopeChange {
     /// Rejected resources.
     pub(crate) refused: Vec<Problem>,
     /// Names of collections that are no longer shared.
@@ -132,7 +132,7 @@ impl Feed {
         user: &User,
         body: &[u8],
         judge: impl Fn(&SharedResource) -> Result<(), String>,
-    ) -> Result<Told, FeedError> {
+    ) -> Result<ScopeChange, FeedError> {
         let ScopeCall {
             store,
             epoch,
@@ -164,7 +164,7 @@ impl Feed {
             .map(SharedResource::name)
             .filter(is_gone)
             .collect();
-        let told = Told { refused, gone };
+        let told = ScopeChange { refused, gone };
         if before.as_ref() == Some(&taken) {
             return Ok(told);
         }
@@ -192,7 +192,7 @@ impl Feed {
                 Err(error) => tracing::error!(%error, resource = resource.name(), "Failed to share resource"),
             }
         }
-        let told = self.collections().filter(|collection| collection.is_told());
+        let told = self.collections().filter(|collection| collection.is_from_leader());
         let stays = |one: &Arc<PoolCollection>| wanted.iter().any(|kind| std::ptr::eq(*kind, one.objects().kind()));
         let gone: Vec<String> = told
             .filter(|one| !stays(one))
@@ -214,7 +214,7 @@ impl Feed {
             match self.replicas.add(&name, kind).await {
                 Ok(replica) => {
                     tracing::info!(collection = name, "Collection added to pool scope");
-                    let collection = PoolCollection::told(replica);
+                    let collection = PoolCollection::from_leader(replica);
                     self.voids.apply(&collection);
                     self.collections.insert(collection);
                 }

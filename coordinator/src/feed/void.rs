@@ -180,8 +180,8 @@ impl Feed {
         }
         self.replicas.remove(name).await?;
         let replica = self.replicas.add(name, old.objects().kind()).await?;
-        let new = match old.is_told() {
-            true => PoolCollection::told(replica),
+        let new = match old.is_from_leader() {
+            true => PoolCollection::from_leader(replica),
             false => PoolCollection::new(replica),
         };
         self.voids.apply(&new);

@@ -7,14 +7,14 @@ use yurt_runtime::http::Body;
 use yurt_runtime::http::server::Peer;
 
 use crate::app::App;
-use crate::audit::Record;
+use crate::audit::AuditRecord;
 use crate::authn::User;
 use crate::authz::Decision;
 
 /// The audit events of a request: none before [`AuditContext::begin`], or without an audit log.
 pub(super) struct AuditContext<'a> {
     audit_id: &'a str,
-    record: Option<Record>,
+    record: Option<AuditRecord>,
 }
 
 // === impl AuditContext ===

@@ -32,7 +32,7 @@ use super::request_info::RequestHead;
 use super::{authorization, deadline, fair_queue, headers, health, impersonation, pool_data};
 use crate::app::App;
 use crate::authz::Attributes;
-use crate::handlers::dispatch;
+use crate::dispatch;
 use crate::request::ParsedRequest;
 use crate::status_error;
 

@@ -78,7 +78,7 @@ pub(crate) enum Vote {
 
 /// Result of a vote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum ReportDecision {
     /// The report is open.
     Open,
     /// The collection is forged: the reports, by accuser.
@@ -89,7 +89,7 @@ pub(crate) enum Decision {
 
 /// Reason for which a vote does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ReportRefusal {
     /// The node leads, or is no member.
     NoVoter,
     /// The node may report after this time.
@@ -136,7 +136,7 @@ impl Reports {
     /// Counts the vote of `node`, where `leader` leads a pool of `members`.
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has changed then.
+    /// [`ReportRefusal`]; nothing has changed then.
     pub(crate) fn vote(
         &mut self,
         node: &str,
@@ -144,11 +144,11 @@ impl Reports {
         members: &BTreeSet<String>,
         leader: Option<&str>,
         now: BootTime,
-    ) -> Result<Decision, Refusal> {
+    ) -> Result<ReportDecision, ReportRefusal> {
         self.expire(now);
         let mut voters = self.voters(members, leader, now);
         if !members.contains(node) || leader == Some(node) {
-            return Err(Refusal::NoVoter);
+            return Err(ReportRefusal::NoVoter);
         }
         // Its vote shows that it is there.
         voters.insert(node.to_owned());
@@ -177,14 +177,14 @@ impl Reports {
         finding: Finding,
         voters: &BTreeSet<String>,
         now: BootTime,
-    ) -> Result<Decision, Refusal> {
+    ) -> Result<ReportDecision, ReportRefusal> {
         if let Some(left) = self.ignored.left(node, now) {
-            return Err(Refusal::Wait(left));
+            return Err(ReportRefusal::Wait(left));
         }
         let key = (finding.collection.clone(), node.to_owned());
         if !self.open.contains_key(&key) {
             if let Some(until) = self.paused.get(node) {
-                return Err(Refusal::Wait(until.since(now)));
+                return Err(ReportRefusal::Wait(until.since(now)));
             }
             let report = Report {
                 finding,
@@ -196,12 +196,12 @@ impl Reports {
         let collection = key.0;
         let accusers = self.open.keys().filter(|(name, _)| *name == collection);
         if !is_majority(accusers.filter(|(_, accuser)| voters.contains(accuser)).count(), voters) {
-            return Ok(Decision::Open);
+            return Ok(ReportDecision::Open);
         }
         let ended = self.open.extract_if(.., |(name, _), _| *name == collection);
         let counted = ended.filter(|((_, accuser), _)| voters.contains(accuser));
         let findings = counted.map(|((_, accuser), report)| (accuser, report.finding));
-        Ok(Decision::Confirmed(findings.collect()))
+        Ok(ReportDecision::Confirmed(findings.collect()))
     }
 
     fn deny(
@@ -211,16 +211,16 @@ impl Reports {
         finding: &Finding,
         voters: &BTreeSet<String>,
         now: BootTime,
-    ) -> Result<Decision, Refusal> {
+    ) -> Result<ReportDecision, ReportRefusal> {
         let key = (finding.collection.clone(), accuser);
         let report = self.open.get_mut(&key).filter(|report| report.finding.is(finding));
-        let report = report.ok_or(Refusal::Unknown)?;
+        let report = report.ok_or(ReportRefusal::Unknown)?;
         report.denied_by.insert(node.to_owned());
         if !is_majority(report.denied_by.intersection(voters).count(), voters) {
-            return Ok(Decision::Open);
+            return Ok(ReportDecision::Open);
         }
         self.open.remove(&key);
-        Ok(Decision::Denied(self.ignored.add(&key.1, now)))
+        Ok(ReportDecision::Denied(self.ignored.add(&key.1, now)))
     }
 
     fn voters(&self, members: &BTreeSet<String>, leader: Option<&str>, now: BootTime) -> BTreeSet<String> {

@@ -79,7 +79,7 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
 }
 
 /// Admission of a client's delete.
-pub(super) fn judge(call: &Call) -> impl Fn(&Object) -> Result<(), Status> + Sync {
+pub(crate) fn judge(call: &Call) -> impl Fn(&Object) -> Result<(), Status> + Sync {
     |current| admission::delete(call, &call.resource, current)
 }
 
@@ -195,7 +195,7 @@ fn mark(mut object: Value, end: Time, grace: i64) -> Value {
 }
 
 /// Refuses a delete whose preconditions name another object, or another state of it.
-pub(super) fn check_preconditions(
+pub(crate) fn check_preconditions(
     resource: &Resource,
     current: &Object,
     options: &DeleteOptions,

@@ -127,7 +127,7 @@ impl<'a> Expected<'a> {
     ///
     /// # Errors
     /// 400, also for a body that is no JSON object.
-    pub(super) fn check(&self, body: &Value) -> Result<(), Status> {
+    pub(crate) fn check(&self, body: &Value) -> Result<(), Status> {
         let claimed = |field: &str| body.get(field).and_then(Value::as_str).unwrap_or_default();
         if !body.is_object() {
             return Err(Status::bad_request(format!("the body is not a {}", self.kind)));

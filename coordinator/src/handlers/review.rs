@@ -21,7 +21,7 @@ mod access;
 mod identity;
 
 /// One question.
-struct Question<'a> {
+struct ReviewRequest<'a> {
     app: &'a App,
     user: &'a User,
     kind: &'static ReviewKind,
@@ -60,7 +60,7 @@ pub(crate) fn handle(
             let why = "the namespace of the provided object does not match the namespace sent on the request";
             return Err(Status::bad_request(why));
         }
-        let question = Question {
+        let question = ReviewRequest {
             app,
             user,
             kind,
@@ -114,9 +114,9 @@ impl Exchange<'_> {
     }
 }
 
-// === impl Question ===
+// === impl ReviewRequest ===
 
-impl Question<'_> {
+impl ReviewRequest<'_> {
     /// Metadata that the client sent.
     fn metadata(&self) -> Value {
         let metadata = self.review.get("metadata").filter(|metadata| metadata.is_object());

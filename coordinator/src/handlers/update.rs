@@ -173,7 +173,7 @@ fn other_uid(call: &Call, wanted: &str, found: &str) -> Status {
 
 /// Conflict with another object, or another state of it. The text is that of kube-apiserver's store, with the key that an
 /// object would have there.
-pub(super) fn not_that_one(call: &Call, what: &str, wanted: &str, found: &str) -> Status {
+pub(crate) fn not_that_one(call: &Call, what: &str, wanted: &str, found: &str) -> Status {
     let kind = call.resource.kind;
     let folder = match (&*kind.group, &*kind.plural) {
         ("", "services") => "services/specs".to_owned(),

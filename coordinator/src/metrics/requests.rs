@@ -83,11 +83,11 @@ pub(super) struct Requests {
     events: WatchEvents,
     first_states: HistogramVec,
     /// Cache of counters by labels; the lock guards nothing else.
-    kept: RwLock<HashMap<(RequestLabels, StatusCode), Kept>>,
+    kept: RwLock<HashMap<(RequestLabels, StatusCode), RequestCounters>>,
 }
 
 #[derive(Clone)]
-struct Kept {
+struct RequestCounters {
     total: IntCounter,
     duration: Histogram,
     size: Histogram,
@@ -181,7 +181,7 @@ impl Requests {
         }
     }
 
-    fn kept(&self, labels: RequestLabels, code: StatusCode) -> Kept {
+    fn kept(&self, labels: RequestLabels, code: StatusCode) -> RequestCounters {
         if let Some(kept) = self.kept.read().get(&(labels, code)) {
             return kept.clone();
         }
@@ -192,7 +192,7 @@ impl Requests {
             RequestLabels::default()
         };
         let values = labels.values(code.as_str());
-        let kept = all.entry((labels, code)).or_insert_with(|| Kept {
+        let kept = all.entry((labels, code)).or_insert_with(|| RequestCounters {
             total: self.total.with_label_values(&values),
             duration: self.durations.with_label_values(&values[..DURATION]),
             size: self.sizes.with_label_values(&values[..SIZE]),

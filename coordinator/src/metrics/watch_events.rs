@@ -12,7 +12,7 @@ use prometheus::proto::{Bucket, Counter, Histogram, LabelPair, Metric, MetricFam
 
 /// Upper bounds of the buckets, in bytes; the last bucket has none.
 const SIZES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
-/// Labels in alphabetical order, as they are exported.
+/// ResourceLabels in alphabetical order, as they are exported.
 const LABELS: [&str; 3] = ["group", "resource", "version"];
 const TOTAL: (&str, &str) = (
     "apiserver_watch_events_total",
@@ -25,13 +25,13 @@ const BYTES: (&str, &str) = (
 /// Maximum number of shards; further threads share them.
 const SHARDS: usize = 4;
 
-/// Labels of a resource: group, resource, version.
-type Labels = [&'static str; 3];
+/// ResourceLabels of a resource: group, resource, version.
+type ResourceLabels = [&'static str; 3];
 
 /// Counters of every resource that was ever watched; clones share them.
 #[derive(Clone)]
 pub(super) struct WatchEvents {
-    counters: Arc<RwLock<BTreeMap<Labels, Arc<WatchEventCounter>>>>,
+    counters: Arc<RwLock<BTreeMap<ResourceLabels, Arc<WatchEventCounter>>>>,
     about: [Desc; 2],
 }
 
@@ -61,7 +61,7 @@ impl WatchEvents {
         })
     }
 
-    pub(super) fn of(&self, labels: Labels) -> Arc<WatchEventCounter> {
+    pub(super) fn of(&self, labels: ResourceLabels) -> Arc<WatchEventCounter> {
         Arc::clone(self.counters.write().entry(labels).or_default())
     }
 }
@@ -104,7 +104,7 @@ impl Collector for WatchEvents {
     }
 }
 
-fn pairs(labels: &Labels) -> Vec<LabelPair> {
+fn pairs(labels: &ResourceLabels) -> Vec<LabelPair> {
     let pair = |(name, value): (&str, &&str)| {
         let mut pair = LabelPair::default();
         pair.set_name(name.to_owned());

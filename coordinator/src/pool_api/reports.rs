@@ -17,7 +17,7 @@ use yurt_apimachinery::{ObjectKey, ResourceVersion, Status};
 use crate::app::App;
 use crate::authn::User;
 use crate::forgery::penalties::Penalty;
-use crate::forgery::reports::{Decision, Finding, Refusal, Vote};
+use crate::forgery::reports::{Finding, ReportDecision, ReportRefusal, Vote};
 use crate::registry::leases::{self, Caller};
 use crate::registry::own::{Change, Current, Intent};
 use yurt_pool_protocol::members;
@@ -39,7 +39,7 @@ struct ReportOnWire {
     resource_version: ResourceVersion,
     #[serde(default)]
     reason: String,
-    verdict: Verdict,
+    verdict: ReportVerdict,
     /// Member whose report the verdict `honest` denies.
     #[serde(default)]
     accuser: String,
@@ -47,7 +47,7 @@ struct ReportOnWire {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum ReportVerdict {
     Forged,
     Honest,
 }
@@ -78,8 +78,8 @@ impl ReportOnWire {
             reason: report.reason,
         };
         Ok(match report.verdict {
-            Verdict::Forged => Vote::Forged(finding),
-            Verdict::Honest => Vote::Honest {
+            ReportVerdict::Forged => Vote::Forged(finding),
+            ReportVerdict::Honest => Vote::Honest {
                 accuser: report.accuser,
                 finding,
             },
@@ -159,7 +159,7 @@ impl App {
             reports.vote(node, vote, &members, leader.as_deref(), now)
         };
         match decision.map_err(|refusal| refused(node, refusal))? {
-            Decision::Open => {
+            ReportDecision::Open => {
                 info!(
                     node,
                     collection = finding.collection,
@@ -168,7 +168,7 @@ impl App {
                 );
                 Ok(json!({ "decision": "open" }))
             }
-            Decision::Denied(time) => {
+            ReportDecision::Denied(time) => {
                 warn!(
                     collection = finding.collection,
                     key = finding.key,
@@ -177,7 +177,7 @@ impl App {
                 );
                 Ok(json!({ "decision": "denied" }))
             }
-            Decision::Confirmed(findings) => {
+            ReportDecision::Confirmed(findings) => {
                 let app = self.clone();
                 let call = async move { app.convict(&findings, leader.as_deref()).await };
                 let done = self.writes.detached("void forged data", call).await;
@@ -303,15 +303,15 @@ fn conflict(message: &str) -> Status {
     Status::failure(409, reason::CONFLICT, message)
 }
 
-fn refused(node: &str, refusal: Refusal) -> Status {
+fn refused(node: &str, refusal: ReportRefusal) -> Status {
     match refusal {
-        Refusal::NoVoter => {
+        ReportRefusal::NoVoter => {
             let message =
                 format!("node {node:?} does not vote about pool data: it leads the pool, or is no member of it");
             Status::failure(403, reason::FORBIDDEN, message)
         }
-        Refusal::Unknown => Status::failure(404, reason::NOT_FOUND, "there is no such report"),
-        Refusal::Wait(left) => {
+        ReportRefusal::Unknown => Status::failure(404, reason::NOT_FOUND, "there is no such report"),
+        ReportRefusal::Wait(left) => {
             let seconds = whole_seconds(left);
             let message =
                 format!("the last report of node {node:?} was not confirmed; it may report again in {seconds} s");

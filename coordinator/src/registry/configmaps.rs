@@ -12,7 +12,7 @@ use super::strategy::{MetaPass, Strategy};
 pub(crate) struct ConfigMaps;
 
 /// Maximum bytes of all values of a ConfigMap or Secret.
-pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
+pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
 
 impl Strategy for ConfigMaps {
     fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
@@ -50,13 +50,13 @@ impl Strategy for ConfigMaps {
 }
 
 /// The entries of a map with text values.
-pub(super) fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+pub(crate) fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let map = at(object, &[field]).as_object().into_iter().flatten();
     map.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
 }
 
 /// Faults of a change that `immutable` forbids.
-pub(super) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str], errors: &mut Faults) {
+pub(crate) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str], errors: &mut Faults) {
     const WHY: &str = "field is immutable when `immutable` is set";
     let Some(old) = old.filter(|old| old["immutable"] == true) else {
         return;
@@ -72,7 +72,7 @@ pub(super) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str],
 ///
 /// # Errors
 /// 400 with the message of Go's decoder.
-pub(super) fn decode(kind: &str, value: &str) -> Result<Vec<u8>, Status> {
+pub(crate) fn decode(kind: &str, value: &str) -> Result<Vec<u8>, Status> {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     // Go's decoder skips line breaks.

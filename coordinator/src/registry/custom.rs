@@ -15,13 +15,13 @@ use yurt_storage::kinds::Kinds;
 use super::fields::carry;
 use super::strategy::{Generation, Strategy};
 use crate::config::{Config, Profile};
-use crate::operator_files::{Contents, OperatorFiles, each_document};
+use crate::reloadable_files::{Contents, ReloadableFiles, each_document};
 
 /// The manifest of NodePools; a manifest of the operator replaces it.
 const NODE_POOLS: &str = include_str!("nodepools.yaml");
 /// The kinds that files declare.
 pub(crate) struct CustomKinds {
-    files: OperatorFiles,
+    files: ReloadableFiles,
     kinds_max: usize,
     /// Names of the pool-scope kinds.
     pool: Vec<String>,
@@ -56,7 +56,7 @@ impl CustomKinds {
     /// # Errors
     /// One line: the flag, the file, the kind, the field, and the fault.
     pub(crate) fn open(config: &Config) -> Result<(Self, Vec<Declared>), String> {
-        let (files, contents) = OperatorFiles::open(config.custom_resources_path.clone())
+        let (files, contents) = ReloadableFiles::open(config.custom_resources_path.clone())
             .map_err(|error| format!("--custom-resources-path: {error}"))?;
         let pool = config.pool_custom().to_vec();
         let kinds = Self {

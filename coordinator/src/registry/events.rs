@@ -11,10 +11,6 @@ use yurt_apimachinery::status::{Faults, FieldError};
 use super::fields::{at, invalid, is_set, text};
 use super::strategy::{MetaPass, Strategy};
 
-mod expiry;
-
-pub(crate) use expiry::is_expired;
-
 /// Rules of `events`, by the group they are written through.
 pub(crate) enum Events {
     /// The core group.

@@ -5,28 +5,28 @@ use serde_json::{Map, Value};
 use yurt_apimachinery::status::{Faults, FieldError};
 
 /// The value at a path; null when there is none.
-pub(super) fn at<'a>(object: &'a Value, path: &[&str]) -> &'a Value {
+pub(crate) fn at<'a>(object: &'a Value, path: &[&str]) -> &'a Value {
     path.iter()
         .fold(object, |value, name| value.get(name).unwrap_or(&Value::Null))
 }
 
 /// The text at a path; empty when there is none.
-pub(super) fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
+pub(crate) fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     at(object, path).as_str().unwrap_or_default()
 }
 
 /// The items of the list at a path; empty when there is no list.
-pub(super) fn items<'a>(object: &'a Value, path: &[&str]) -> &'a [Value] {
+pub(crate) fn items<'a>(object: &'a Value, path: &[&str]) -> &'a [Value] {
     at(object, path).as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// True if there is anything but null at a path.
-pub(super) fn is_set(object: &Value, path: &[&str]) -> bool {
+pub(crate) fn is_set(object: &Value, path: &[&str]) -> bool {
     !at(object, path).is_null()
 }
 
 /// The structure at a path, created where it is missing; `None` when a value of another type is in its place.
-pub(super) fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
+pub(crate) fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
     let mut members = object.as_object_mut()?;
     for name in path {
         let value = members.entry(*name).or_insert(Value::Null);
@@ -39,21 +39,21 @@ pub(super) fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mu
 }
 
 /// The structures in the list at a path.
-pub(super) fn each<'a>(object: &'a mut Value, path: &[&str]) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+pub(crate) fn each<'a>(object: &'a mut Value, path: &[&str]) -> impl Iterator<Item = &'a mut Map<String, Value>> {
     let list = path.iter().try_fold(object, |value, name| value.get_mut(name));
     let items = list.and_then(Value::as_array_mut).into_iter().flatten();
     items.filter_map(Value::as_object_mut)
 }
 
 /// Sets a member that is missing, null or the empty text.
-pub(super) fn fill(members: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
+pub(crate) fn fill(members: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
     if members.get(name).is_none_or(|held| held.is_null() || held == "") {
         members.insert(name.to_owned(), value.into());
     }
 }
 
 /// Copies the member `name` of `from` to `to`; removes it when `from` has none.
-pub(super) fn carry(from: &Value, to: &mut Value, name: &str) {
+pub(crate) fn carry(from: &Value, to: &mut Value, name: &str) {
     let Some(members) = to.as_object_mut() else { return };
     match from.get(name) {
         Some(value) => drop(members.insert(name.to_owned(), value.clone())),
@@ -62,7 +62,7 @@ pub(super) fn carry(from: &Value, to: &mut Value, name: &str) {
 }
 
 /// Records the faults of one value.
-pub(super) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
+pub(crate) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
     errors.extend(
         faults
             .iter()
@@ -71,7 +71,7 @@ pub(super) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value:
 }
 
 /// Records a value outside an enumeration; a missing one is recorded as required.
-pub(super) fn one_of(errors: &mut Faults, field: &str, value: &str, supported: &[&str]) {
+pub(crate) fn one_of(errors: &mut Faults, field: &str, value: &str, supported: &[&str]) {
     if value.is_empty() {
         errors.push(FieldError::required(field, ""));
     } else if !supported.contains(&value) {

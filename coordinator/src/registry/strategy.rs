@@ -128,9 +128,9 @@ pub(crate) enum Generation {
 }
 
 /// A kind without rules of its own.
-pub(crate) struct Plain;
+pub(crate) struct DefaultStrategy;
 
-impl Strategy for Plain {}
+impl Strategy for DefaultStrategy {}
 
 // === impl Generation ===
 

@@ -10,10 +10,10 @@ const WARNINGS_BYTES_MAX: usize = 4096;
 
 /// The warnings of one answer, collected while it is made.
 #[derive(Debug, Default)]
-pub(crate) struct Warnings(Mutex<Held>);
+pub(crate) struct Warnings(Mutex<CollectedWarnings>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct CollectedWarnings {
     texts: Vec<String>,
     bytes: usize,
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::{Policy, parse};
-use crate::operator_files::{Contents, OperatorFiles, each_document};
+use crate::reloadable_files::{Contents, ReloadableFiles, each_document};
 
 /// The policy in use, and its files.
 pub(crate) struct Rbac {
     /// Policy that holds regardless of the files.
     base: Policy,
-    files: OperatorFiles,
+    files: ReloadableFiles,
     // Guards the pointer only.
     current: RwLock<Arc<Policy>>,
 }
@@ -28,7 +28,7 @@ impl Rbac {
     /// # Errors
     /// One line: the file, the object, the field, and the fault.
     pub(crate) fn open(base: Policy, paths: Vec<PathBuf>) -> Result<Self, String> {
-        let (files, contents) = OperatorFiles::open(paths)?;
+        let (files, contents) = ReloadableFiles::open(paths)?;
         let policy = base.clone().overlaid(parsed(&contents)?).aggregated();
         Ok(Self {
             base,

@@ -34,7 +34,7 @@ pub(crate) fn add(policy: &mut Policy, object: &Value) -> Result<(), Fault> {
     if api_version.split('/').next() != Some(GROUP) {
         return Ok(());
     }
-    let place = Place::of(object, kind);
+    let place = ObjectPlace::of(object, kind);
     if api_version != API_VERSION {
         return Err(place.fault("apiVersion", &format!("only {API_VERSION} is understood")));
     }
@@ -46,16 +46,16 @@ pub(crate) fn add(policy: &mut Policy, object: &Value) -> Result<(), Fault> {
 }
 
 /// Position of an object, for messages.
-struct Place<'a> {
+struct ObjectPlace<'a> {
     kind: &'a str,
     namespace: &'a str,
     name: &'a str,
     namespaced: bool,
 }
 
-// === impl Place ===
+// === impl ObjectPlace ===
 
-impl<'a> Place<'a> {
+impl<'a> ObjectPlace<'a> {
     fn of(object: &'a Value, kind: &'a str) -> Self {
         let metadata = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
         Self {

@@ -3,7 +3,7 @@
 use http::HeaderValue;
 use serde_json::json;
 
-use super::{Asked, Body, Response, Status, accepts, info, version, with_etag};
+use super::{Body, DocumentRequest, Response, Status, accepts, info, version, with_etag};
 use yurt_runtime::http::APPLICATION_JSON;
 
 /// Media types of gnostic's protobuf form; the second is the older spelling.
@@ -16,7 +16,7 @@ const ACCEPTED: [&str; 2] = [
 ///
 /// # Errors
 /// 406 for other types than JSON and protobuf.
-pub(super) fn answer(asked: &Asked<'_>) -> Result<Response<Body>, Status> {
+pub(super) fn answer(asked: &DocumentRequest<'_>) -> Result<Response<Body>, Status> {
     let names_protobuf = |name: &&str| {
         asked
             .headers

@@ -25,15 +25,15 @@ impl Pool {
         Self { members, reports }
     }
 
-    fn vote(&mut self, node: &str, vote: Vote, secs: u64) -> Result<Decision, Refusal> {
+    fn vote(&mut self, node: &str, vote: Vote, secs: u64) -> Result<ReportDecision, ReportRefusal> {
         self.reports.vote(node, vote, &self.members, Some("n0"), at(secs))
     }
 
-    fn accuse(&mut self, node: &str, secs: u64) -> Result<Decision, Refusal> {
+    fn accuse(&mut self, node: &str, secs: u64) -> Result<ReportDecision, ReportRefusal> {
         self.vote(node, Vote::Forged(finding()), secs)
     }
 
-    fn deny(&mut self, node: &str, accuser: &str, secs: u64) -> Result<Decision, Refusal> {
+    fn deny(&mut self, node: &str, accuser: &str, secs: u64) -> Result<ReportDecision, ReportRefusal> {
         let vote = Vote::Honest {
             accuser: accuser.to_owned(),
             finding: finding(),
@@ -44,7 +44,7 @@ impl Pool {
     /// Number of members that have to report before the collection is confirmed.
     fn needed(mut self) -> Option<usize> {
         let nodes: Vec<String> = self.members.iter().skip(1).cloned().collect();
-        let confirms = |node: &String| matches!(self.accuse(node, LATE), Ok(Decision::Confirmed(_)));
+        let confirms = |node: &String| matches!(self.accuse(node, LATE), Ok(ReportDecision::Confirmed(_)));
         nodes.iter().position(confirms).map(|place| place + 1)
     }
 }
@@ -77,10 +77,14 @@ fn majority_of_the_voters_and_two_at_least_confirm() {
 #[test]
 fn confirmed_report_names_all_accusers_and_ends() {
     let mut pool = Pool::of(3);
-    assert_eq!(pool.accuse("n1", LATE), Ok(Decision::Open));
-    assert_eq!(pool.accuse("n1", LATE), Ok(Decision::Open), "one member counts once");
+    assert_eq!(pool.accuse("n1", LATE), Ok(ReportDecision::Open));
+    assert_eq!(
+        pool.accuse("n1", LATE),
+        Ok(ReportDecision::Open),
+        "one member counts once"
+    );
     let confirmed = ["n1", "n2"].map(|node| (node.to_owned(), finding())).to_vec();
-    assert_eq!(pool.accuse("n2", LATE), Ok(Decision::Confirmed(confirmed)));
+    assert_eq!(pool.accuse("n2", LATE), Ok(ReportDecision::Confirmed(confirmed)));
     assert_eq!(pool.reports.open(at(LATE)).count(), 0);
 }
 
@@ -97,10 +101,10 @@ fn findings_about_other_objects_of_the_collection_count_together() {
         collection: "endpoints".into(),
         ..finding()
     };
-    assert_eq!(pool.vote("n2", Vote::Forged(elsewhere), LATE), Ok(Decision::Open));
+    assert_eq!(pool.vote("n2", Vote::Forged(elsewhere), LATE), Ok(ReportDecision::Open));
     assert!(matches!(
         pool.vote("n2", Vote::Forged(other), LATE),
-        Ok(Decision::Confirmed(_))
+        Ok(ReportDecision::Confirmed(_))
     ));
     let open: Vec<_> = pool.reports.open(at(LATE)).collect();
     assert_eq!(open.len(), 1, "that of the other collection: {open:?}");
@@ -111,10 +115,10 @@ fn two_colluding_keys_in_a_pool_of_five_or_more_change_nothing() {
     for size in 5..=10 {
         let mut pool = Pool::of(size);
         for node in ["n1", "n2", "n1", "n2"] {
-            assert_eq!(pool.accuse(node, LATE), Ok(Decision::Open), "a pool of {size}");
+            assert_eq!(pool.accuse(node, LATE), Ok(ReportDecision::Open), "a pool of {size}");
         }
-        assert_eq!(pool.accuse("n0", LATE), Err(Refusal::NoVoter), "the leader");
-        assert_eq!(pool.accuse("other", LATE), Err(Refusal::NoVoter), "no member");
+        assert_eq!(pool.accuse("n0", LATE), Err(ReportRefusal::NoVoter), "the leader");
+        assert_eq!(pool.accuse("other", LATE), Err(ReportRefusal::NoVoter), "no member");
         for node in ["n1", "n2"] {
             pool.deny(node, "n1", LATE).unwrap();
         }
@@ -133,14 +137,21 @@ fn liar_is_ignored_for_a_growing_time() {
         for node in ["n2", "n3", "n4"] {
             pool.reports.heard(node, at(now));
         }
-        assert_eq!(pool.accuse("n1", now), Ok(Decision::Open));
-        assert_eq!(pool.deny("n2", "n1", now), Ok(Decision::Open));
-        assert_eq!(pool.deny("n2", "n1", now), Ok(Decision::Open), "one member counts once");
-        assert_eq!(pool.deny("n3", "n1", now), Ok(Decision::Open));
-        assert_eq!(pool.deny("n4", "n1", now), Ok(Decision::Denied(time)));
-        assert_eq!(pool.deny("n4", "n1", now), Err(Refusal::Unknown));
+        assert_eq!(pool.accuse("n1", now), Ok(ReportDecision::Open));
+        assert_eq!(pool.deny("n2", "n1", now), Ok(ReportDecision::Open));
+        assert_eq!(
+            pool.deny("n2", "n1", now),
+            Ok(ReportDecision::Open),
+            "one member counts once"
+        );
+        assert_eq!(pool.deny("n3", "n1", now), Ok(ReportDecision::Open));
+        assert_eq!(pool.deny("n4", "n1", now), Ok(ReportDecision::Denied(time)));
+        assert_eq!(pool.deny("n4", "n1", now), Err(ReportRefusal::Unknown));
         now += time.as_secs();
-        assert_eq!(pool.accuse("n1", now - 1), Err(Refusal::Wait(Duration::from_secs(1))));
+        assert_eq!(
+            pool.accuse("n1", now - 1),
+            Err(ReportRefusal::Wait(Duration::from_secs(1)))
+        );
     }
 }
 
@@ -166,7 +177,7 @@ fn only_the_very_finding_is_denied() {
             accuser: "n1".into(),
             finding: other,
         };
-        assert_eq!(pool.vote("n2", vote, LATE), Err(Refusal::Unknown));
+        assert_eq!(pool.vote("n2", vote, LATE), Err(ReportRefusal::Unknown));
     }
 }
 
@@ -177,9 +188,13 @@ fn undecided_report_ends_and_its_accuser_waits() {
     let end = LATE + OPEN_FOR.as_secs();
     assert_eq!(pool.reports.open(at(end - 1)).count(), 1);
     assert_eq!(pool.reports.open(at(end)).count(), 0);
-    assert_eq!(pool.accuse("n1", end), Err(Refusal::Wait(PAUSE)));
-    assert_eq!(pool.accuse("n2", end), Ok(Decision::Open), "others are not stopped");
-    assert_eq!(pool.accuse("n1", end + PAUSE.as_secs()), Ok(Decision::Open));
+    assert_eq!(pool.accuse("n1", end), Err(ReportRefusal::Wait(PAUSE)));
+    assert_eq!(
+        pool.accuse("n2", end),
+        Ok(ReportDecision::Open),
+        "others are not stopped"
+    );
+    assert_eq!(pool.accuse("n1", end + PAUSE.as_secs()), Ok(ReportDecision::Open));
 }
 
 #[test]
@@ -190,18 +205,22 @@ fn members_that_are_away_do_not_count_once_the_coordinator_ran_for_a_while() {
     pool.accuse("n1", LATE + away).unwrap();
     let decided = pool.accuse("n2", LATE + away);
     assert!(
-        matches!(decided, Ok(Decision::Confirmed(_))),
+        matches!(decided, Ok(ReportDecision::Confirmed(_))),
         "two of three: {decided:?}"
     );
 
     let mut pool = Pool::of(10);
     pool.reports = Reports::new(at(LATE));
     pool.accuse("n1", LATE).unwrap();
-    assert_eq!(pool.accuse("n2", LATE), Ok(Decision::Open), "nobody was heard of yet");
+    assert_eq!(
+        pool.accuse("n2", LATE),
+        Ok(ReportDecision::Open),
+        "nobody was heard of yet"
+    );
     pool.accuse("n1", LATE + away).unwrap();
     let decided = pool.accuse("n2", LATE + away);
     assert!(
-        matches!(decided, Ok(Decision::Confirmed(_))),
+        matches!(decided, Ok(ReportDecision::Confirmed(_))),
         "these two are there: {decided:?}"
     );
 }

@@ -8,7 +8,7 @@ use yurt_apimachinery::selector::LabelSelector;
 use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::{GroupKind, Status};
 
-use super::Question;
+use super::ReviewRequest;
 use crate::authn::User;
 use crate::authz::{Attributes, Decision, exact_fields};
 use crate::config::Profile;
@@ -17,19 +17,19 @@ const RESOURCE: &str = "spec.resourceAttributes";
 const PATH: &str = "spec.nonResourceAttributes";
 
 /// Attributes in question, and the parts that could not be parsed.
-struct Asked<'a> {
+struct AccessQuery<'a> {
     attributes: Attributes<'a>,
     warnings: Vec<String>,
 }
 
 /// SelfSubjectAccessReview: rights of the caller.
-pub(super) fn may_i(question: &Question<'_>) -> Result<Value, Status> {
+pub(super) fn may_i(question: &ReviewRequest<'_>) -> Result<Value, Status> {
     check(question, Faults::default())?;
     decide(question, question.user)
 }
 
 /// SubjectAccessReview: rights of another user.
-pub(super) fn may_they(question: &Question<'_>) -> Result<Value, Status> {
+pub(super) fn may_they(question: &ReviewRequest<'_>) -> Result<Value, Status> {
     let spec = &question.review["spec"];
     let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
     let words = |list: &Value| -> Vec<String> {
@@ -55,7 +55,7 @@ pub(super) fn may_they(question: &Question<'_>) -> Result<Value, Status> {
     decide(question, &user)
 }
 
-fn check(question: &Question<'_>, more: Faults) -> Result<(), Status> {
+fn check(question: &ReviewRequest<'_>, more: Faults) -> Result<(), Status> {
     let review = &question.review;
     let (resource, path) = (
         &review["spec"]["resourceAttributes"],
@@ -177,9 +177,9 @@ fn check_requirement(requirement: &Value, field: &str, errors: &mut Faults) {
     }
 }
 
-fn decide(question: &Question<'_>, user: &User) -> Result<Value, Status> {
+fn decide(question: &ReviewRequest<'_>, user: &User) -> Result<Value, Status> {
     let spec = &question.review["spec"];
-    let asked = Asked::read(spec);
+    let asked = AccessQuery::read(spec);
     let (allowed, reason) = match question.app.authorize(user, &asked.attributes) {
         Decision::Allowed(why) => (true, why.to_string()),
         Decision::Denied(why) => (false, why),
@@ -198,9 +198,9 @@ fn decide(question: &Question<'_>, user: &User) -> Result<Value, Status> {
     Ok(json!({ "metadata": metadata, "spec": spec, "status": status }))
 }
 
-// === impl Asked ===
+// === impl AccessQuery ===
 
-impl<'a> Asked<'a> {
+impl<'a> AccessQuery<'a> {
     fn read(spec: &'a Value) -> Self {
         let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
         let text = |from: &'a Value, field: &str| from[field].as_str().unwrap_or_default();
@@ -285,7 +285,7 @@ fn ignored(selector: &str, is_partial: bool) -> String {
 
 /// SelfSubjectRulesReview: the rules of roles that are bound to the caller. Rights of a node or of a pool's
 /// member are not listed.
-pub(super) fn my_rules(question: &Question<'_>) -> Result<Value, Status> {
+pub(super) fn my_rules(question: &ReviewRequest<'_>) -> Result<Value, Status> {
     let (app, user) = (question.app, question.user);
     let namespace = question.review["spec"]["namespace"].as_str().unwrap_or_default();
     if namespace.is_empty() {

@@ -4,16 +4,16 @@ use serde_json::{Value, json};
 use yurt_apimachinery::Status;
 use yurt_apimachinery::time::Time;
 
-use super::Question;
+use super::ReviewRequest;
 
 /// The caller after authentication and impersonation.
-pub(super) fn who_am_i(question: &Question<'_>) -> Result<Value, Status> {
+pub(super) fn who_am_i(question: &ReviewRequest<'_>) -> Result<Value, Status> {
     let metadata = json!({ "creationTimestamp": Time::from_unix(question.app.clock.unix().secs) });
     Ok(json!({ "metadata": metadata, "status": { "userInfo": question.user.info() } }))
 }
 
 /// Checks a token as that of a request is checked; it may be for another audience.
-pub(super) fn whose_token(question: &Question<'_>) -> Result<Value, Status> {
+pub(super) fn whose_token(question: &ReviewRequest<'_>) -> Result<Value, Status> {
     let spec = &question.review["spec"];
     let token = spec["token"].as_str().unwrap_or_default();
     if token.is_empty() {

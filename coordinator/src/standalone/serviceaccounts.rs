@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::fields::{each, is_set};
-use super::strategy::{MetaPass, Strategy};
+use crate::registry::fields::{each, is_set};
+use crate::registry::strategy::{MetaPass, Strategy};
 
 /// Rules of `serviceaccounts`.
 pub(crate) struct ServiceAccounts;

@@ -9,8 +9,8 @@ use yurt_apimachinery::quantity::Quantity;
 use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::cidr_faults;
 
-use super::fields::{at, invalid, is_set, items, members, text};
-use super::strategy::{MetaPass, Strategy};
+use crate::registry::fields::{at, invalid, is_set, items, members, text};
+use crate::registry::strategy::{MetaPass, Strategy};
 
 /// Rules of `nodes`.
 pub(crate) struct Nodes;

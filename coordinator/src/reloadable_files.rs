@@ -13,7 +13,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 const FILES_MAX: usize = 1000;
 
 /// Files that are read again periodically.
-pub(crate) struct OperatorFiles {
+pub(crate) struct ReloadableFiles {
     paths: Vec<PathBuf>,
     /// The contents at the last read, to detect changes.
     seen: Mutex<Vec<Contents>>,
@@ -22,9 +22,9 @@ pub(crate) struct OperatorFiles {
 /// A file and its text.
 pub(crate) type Contents = (PathBuf, String);
 
-// === impl OperatorFiles ===
+// === impl ReloadableFiles ===
 
-impl OperatorFiles {
+impl ReloadableFiles {
     /// Reads `paths` for the first time. Blocks for the reads.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl OperatorFiles {
     /// Reads the files again; `None` when nothing has changed since the last read. Blocks for the reads.
     ///
     /// # Errors
-    /// As [`OperatorFiles::open`].
+    /// As [`ReloadableFiles::open`].
     pub(crate) fn changed(&self) -> Result<Option<Vec<Contents>>, String> {
         let contents = read(&self.paths)?;
         let mut seen = self.seen.lock();

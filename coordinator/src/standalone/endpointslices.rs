@@ -10,8 +10,8 @@ use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{self, PROTOCOLS};
 
 use super::endpoints::check_app_protocol;
-use super::fields::{each, fill, invalid, items, one_of, text};
-use super::strategy::{Generation, MetaPass, Strategy};
+use crate::registry::fields::{each, fill, invalid, items, one_of, text};
+use crate::registry::strategy::{Generation, MetaPass, Strategy};
 
 /// Rules of `endpointslices.discovery.k8s.io`.
 pub(crate) struct EndpointSlices;

@@ -13,6 +13,7 @@ use tracing::info;
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
+use super::elapsed;
 use crate::app::App;
 use crate::registry::leases;
 use crate::registry::own::Intent;
@@ -52,7 +53,7 @@ impl Departed {
 }
 
 /// Deletes expired leases until `stop`; deletes none until a leader has fed the members.
-pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
+pub(super) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
     let (group, resource) = leases::RESOURCE;
     let Some(resource) = app.served().registry.find(group, resource).cloned() else {
         return stop.cancelled().await;
@@ -60,8 +61,8 @@ pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) 
     let ttl = app.settings.departed_lease_ttl;
     let every = (ttl / 4).clamp(LOOK_EVERY.0, LOOK_EVERY.1);
     let mut departed = Departed::default();
-    while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
-        let Some(members) = app.feed.members().told_names() else {
+    while elapsed(every, &stop).await {
+        let Some(members) = app.feed.members().names_from_leader() else {
             continue;
         };
         let now = app.clock.boot();

@@ -1,18 +1,50 @@
-//! Expiry of events. Pure.
+//! Deletes events that have lived for `--event-ttl`; watchers get an event for each deletion.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::{MicroTime, Time};
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_runtime::UnixTime;
 
+use super::elapsed;
+use crate::app::App;
+use crate::registry::own::Intent;
+
+/// Bounds of the interval between searches for expired events, which is a quarter of their time to live.
+const EXPIRE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Maximum number of deletions of expired events in flight; they share commits.
+const EXPIRE_AT_ONCE: usize = 64;
 /// Lowest RV that can be a time in microseconds, about the year 2001. No etcd has counted that far.
 const MICROS_MIN: u64 = 1_000_000_000_000_000;
 
+/// Deletes expired events until `stop`.
+pub(super) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
+    let Some(resource) = app.served().registry.find("", "events").cloned() else {
+        return stop.cancelled().await;
+    };
+    let every = (app.settings.event_ttl / 4).clamp(EXPIRE_EVERY.0, EXPIRE_EVERY.1);
+    while elapsed(every, &stop).await {
+        let now = app.clock.unix();
+        let expired: Vec<Object> = resource.objects().read(|held| {
+            held.objects()
+                .filter(|event| is_expired(event, now, app.settings.event_ttl))
+                .cloned()
+                .collect()
+        });
+        for some in expired.chunks(EXPIRE_AT_ONCE) {
+            let delete = |event: &Object| app.own.delete_unchanged(&resource, event.clone(), &intent);
+            // An event that changed since the search lives on; a failed deletion is tried again.
+            futures_util::future::join_all(some.iter().map(delete)).await;
+        }
+    }
+}
+
 /// True if an event has lived for `ttl` since its last write, whose time in microseconds is our RV. RVs of etcd
 /// count commits: there the event's own times are used.
-pub(crate) fn is_expired(event: &Object, now: UnixTime, ttl: Duration) -> bool {
+fn is_expired(event: &Object, now: UnixTime, ttl: Duration) -> bool {
     let micros = event.resource_version().0 & !ResourceVersion::OWN_BIT;
     let written = if micros >= MICROS_MIN {
         i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX)

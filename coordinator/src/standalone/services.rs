@@ -10,8 +10,8 @@ use yurt_apimachinery::Status;
 use yurt_apimachinery::status::Faults;
 use yurt_apimachinery::values::is_ipv6;
 
-use super::fields::{at, each, fill, is_set, items, members, text};
-use super::strategy::Strategy;
+use crate::registry::fields::{at, each, fill, is_set, items, members, text};
+use crate::registry::strategy::Strategy;
 
 mod validate;
 mod warnings;

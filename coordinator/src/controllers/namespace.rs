@@ -20,7 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 64;
 
 /// Runs until `stop`.
-pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
+pub(super) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
     let Some(namespaces) = app.served().registry.find("", namespaces::COLLECTION).cloned() else {
         return stop.cancelled().await;
     };

@@ -6,8 +6,8 @@ use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_
 use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_faults, ip_warnings, legacy_ip_faults, port_number_faults};
 
-use super::fields::{at, each, fill, invalid, items, one_of, text};
-use super::strategy::{MetaPass, Strategy};
+use crate::registry::fields::{at, each, fill, invalid, items, one_of, text};
+use crate::registry::strategy::{MetaPass, Strategy};
 
 /// Rules of `endpoints`.
 pub(crate) struct Endpoints;

@@ -1,7 +1,7 @@
 //! Passes an authorized request to the handler of its path and verb.
 //!
 //! In this order: paths that name no resource ([`paths`]), reviews, token requests, what kube-apiserver proxies to other
-//! programs ([`kubelets`]), then one handler per verb. Bodies are read once the path is known to offer the verb.
+//! programs ([`unsupported_proxy`]), then one handler per verb. Bodies are read once the path is known to offer the verb.
 
 use std::sync::Arc;
 
@@ -12,16 +12,20 @@ use yurt_apimachinery::{Status, Verb};
 use yurt_runtime::http::server::Peer;
 use yurt_runtime::http::{self as web, Body};
 
-use super::review::Exchange;
-use super::{create, delete, get, kubelets, list, offered, patch, paths, pods, review, token_request, update, watch};
 use crate::app::App;
 use crate::authn::{MASTERS, User};
 use crate::bodies::{NODE_BODY_BYTES_MAX, Received, SMALL_BYTES_MAX, Work};
 use crate::config::Profile;
+use crate::handlers::review::Exchange;
+use crate::handlers::{create, delete, get, list, patch, review, update, watch};
 use crate::registry::{leases, reviews};
 use crate::request::warnings::Warnings;
 use crate::request::{Call, ParsedRequest};
+use crate::standalone::{pods, token_request, unsupported_proxy};
 use crate::status_error;
+
+mod offered;
+mod paths;
 
 /// Answers an authorized request.
 ///
@@ -64,7 +68,7 @@ pub(crate) async fn handle(
         })
         .await;
     }
-    if let Some(answer) = kubelets::answer(app, &resource, &info).await? {
+    if let Some(answer) = unsupported_proxy::answer(app, &resource, &info).await? {
         return Ok(answer);
     }
     offered::check(&resource, &info, request.method())?;
@@ -166,7 +170,7 @@ fn is_one_step(call: &Call) -> bool {
 
 async fn handle_write(call: &Call) -> Result<Response<Body>, Status> {
     match call.info.verb {
-        Verb::Create => match pods::handle(call).await {
+        Verb::Create => match pods::subresources::handle(call).await {
             Some(answer) => answer,
             None => create::handle(call).await,
         },

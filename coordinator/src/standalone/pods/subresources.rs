@@ -10,15 +10,15 @@ use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::{DeleteOptions, GroupResource, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::{self as web, Body};
 
-use super::reading::{self, Expected};
-use super::{delete, update, version_in};
+use crate::handlers::reading::{self, Expected};
+use crate::handlers::{delete, update, version_in};
 use crate::registry::own::{Change, Current};
 use crate::registry::prepare;
 use crate::request::Call;
 
-/// Kind of the created object.
+/// PodSubresource of the created object.
 #[derive(Clone, Copy)]
-enum Kind {
+enum PodSubresource {
     Binding,
     Eviction,
 }
@@ -26,29 +26,29 @@ enum Kind {
 /// Answers a create below a pod; `None` for what is not one of these.
 pub(crate) async fn handle(call: &Call) -> Option<Result<Response<Body>, Status>> {
     let kind = match (call.resource.name.as_str(), call.info.subresource.as_deref()?) {
-        ("pods", "binding") => Kind::Binding,
-        ("pods", "eviction") => Kind::Eviction,
+        ("pods", "binding") => PodSubresource::Binding,
+        ("pods", "eviction") => PodSubresource::Eviction,
         _ => return None,
     };
     Some(create(call, kind).await)
 }
 
-async fn create(call: &Call, kind: Kind) -> Result<Response<Body>, Status> {
+async fn create(call: &Call, kind: PodSubresource) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
     let body = read(call, kind, options.field_validation)?;
     match kind {
-        Kind::Binding => bind(call, &body, options).await?,
-        Kind::Eviction => evict(call, &body, &options).await?,
+        PodSubresource::Binding => bind(call, &body, options).await?,
+        PodSubresource::Eviction => evict(call, &body, &options).await?,
     }
     let content_type = HeaderValue::from_static(negotiated.format.content_type());
     let done = web::full(negotiated.status(&Status::success_created()));
     Ok(web::respond(StatusCode::CREATED, content_type, done))
 }
 
-// === impl Kind ===
+// === impl PodSubresource ===
 
-impl Kind {
+impl PodSubresource {
     fn name(self) -> &'static str {
         match self {
             Self::Binding => "Binding",
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-fn read(call: &Call, kind: Kind, validation: FieldValidation) -> Result<Value, Status> {
+fn read(call: &Call, kind: PodSubresource, validation: FieldValidation) -> Result<Value, Status> {
     let name = kind.name();
     let expected = Expected {
         kind: name,

@@ -4,12 +4,13 @@ use serde_json::{Value, json};
 use yurt_apimachinery::Status;
 use yurt_apimachinery::status::Faults;
 
-use super::fields::{at, carry, items, members, text};
-use super::strategy::{Generation, MetaPass, Strategy, Subresource};
+use crate::registry::fields::{at, carry, items, members, text};
+use crate::registry::strategy::{Generation, MetaPass, Strategy, Subresource};
 
 mod change;
 mod defaults;
 mod qos;
+pub(crate) mod subresources;
 mod validate;
 mod warnings;
 

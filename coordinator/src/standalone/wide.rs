@@ -3,7 +3,12 @@
 use serde_json::{Map, Value, json};
 use yurt_test_support::{LINEAR, growth};
 
-use super::strategy_of;
+use crate::registry;
+use crate::registry::strategy::Strategy;
+
+fn strategy_of(name: &str) -> &'static dyn Strategy {
+    registry::strategy_of(name, super::strategy_of)
+}
 
 /// One object in two states.
 type States = (Value, Value);

@@ -5,9 +5,9 @@ use yurt_apimachinery::Status;
 use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::config_key_faults;
 
-use super::configmaps::{DATA_BYTES_MAX, check_frozen, decode, entries};
-use super::fields::{fill, invalid, members, text};
-use super::strategy::{MetaPass, Strategy};
+use crate::registry::configmaps::{DATA_BYTES_MAX, check_frozen, decode, entries};
+use crate::registry::fields::{fill, invalid, members, text};
+use crate::registry::strategy::{MetaPass, Strategy};
 
 /// Rules of `secrets`.
 pub(crate) struct Secrets;

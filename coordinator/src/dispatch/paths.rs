@@ -12,7 +12,7 @@ use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::User;
-use crate::discovery::Asked;
+use crate::discovery::DocumentRequest;
 use crate::pool_api;
 
 /// Answers paths that name no resource.
@@ -38,7 +38,7 @@ pub(super) async fn answer(
         }
         // Discovery of all groups has no methods; it is read-only.
         (&Method::GET, path) | (&Method::HEAD, path @ ("/api" | "/apis")) => {
-            let asked = Asked {
+            let asked = DocumentRequest {
                 headers: request.headers(),
                 query: request.uri().query(),
                 now: std::time::UNIX_EPOCH + Duration::from_secs(app.clock.unix().secs.unsigned_abs()),

@@ -7,8 +7,8 @@ use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_
 use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{self, PROTOCOLS};
 
-use super::super::endpoints::check_app_protocol;
-use super::super::fields::{at, invalid, is_set, items, one_of, text};
+use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
+use crate::standalone::endpoints::check_app_protocol;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
