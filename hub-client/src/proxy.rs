@@ -35,6 +35,7 @@ use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until}
 use crate::metrics::Metrics;
 use crate::pool::heartbeat::node_lease::{NAMESPACE, OwnHeartbeat};
 use crate::pool::heartbeat::relaying;
+use crate::upstream::hop_by_hop;
 use body::{Late, Timed};
 use caller::{Caller, Callers, Credential};
 use local::Local;
@@ -162,7 +163,7 @@ impl Proxy {
         let request = Request::from_parts(pass_through::forwardable(head), body);
         let relay_first = relaying.comes_first();
         if relay_first && let Some(answer) = relaying.pass(&request, STATUS_BYTES_MAX).await {
-            return Ok(pass_through::answered(answer));
+            return Ok(hop_by_hop::answered(answer));
         }
         let direct = self.cloud.send(request.clone().map(full), info, caller);
         let refused = match tokio::time::timeout(STATUS_TIMEOUT, direct).await {
@@ -171,7 +172,7 @@ impl Proxy {
             Err(_) => Status::service_unavailable("the cloud does not answer", 1),
         };
         if !relay_first && let Some(answer) = relaying.pass(&request, STATUS_BYTES_MAX).await {
-            return Ok(pass_through::answered(answer));
+            return Ok(hop_by_hop::answered(answer));
         }
         Err(refused)
     }

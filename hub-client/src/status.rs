@@ -3,6 +3,7 @@
 //! [`conditions`] (conditions with transition times), [`observer`] (detects changes), [`events`] (writes Events
 //! to the pool).
 
+mod collections;
 pub(crate) mod conditions;
 pub(crate) mod events;
 mod observer;
@@ -121,7 +122,10 @@ impl Report {
 
     fn look(&self) -> Look {
         let election = self.election.borrow();
-        let sources: Vec<Source> = POOL_SCOPE.iter().map(|name| self.data.source(name).source).collect();
+        let sources: Vec<Source> = POOL_SCOPE
+            .iter()
+            .map(|name| self.data.sources().of(name).source)
+            .collect();
         let first = sources.first().copied();
         Look {
             leads_as: election.leadership.as_ref().map(|_| election.leader.clone()),
@@ -192,7 +196,7 @@ impl Report {
             "conditions": self.conditions(),
             "troubles": self.data.failures().describe(),
             "feedLag": self.feed_lag(),
-            "collections": self.data.describe(),
+            "collections": collections::describe(&self.data),
             "scope": self.data.describe_scope(),
         })
     }

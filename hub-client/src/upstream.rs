@@ -1,6 +1,8 @@
 //! Connections of the hub to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
 //! behind a watch.
 
+pub(crate) mod hop_by_hop;
+pub(crate) mod json_watch;
 mod token;
 
 use std::sync::Arc;

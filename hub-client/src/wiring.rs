@@ -22,7 +22,7 @@ use crate::health::{self, CloudReach, CoordinatorReach};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::{Driver, ElectionView, Signals};
 use crate::pool::feed::progress::FeedProgress;
-use crate::pool::heartbeat::node_lease::{self, OwnHeartbeat};
+use crate::pool::heartbeat::node_lease::{self, HeartbeatSettings, OwnHeartbeat};
 use crate::pool::heartbeat::relaying::Relaying;
 use crate::pool::leader::Leader;
 use crate::pool::lease_client::LeaseClient;
@@ -43,8 +43,9 @@ use crate::proxy::pass_through::PassThrough;
 use crate::proxy::places::Places;
 use crate::proxy::written::Written;
 use crate::replicas::alarm::{FINDINGS_MAX, Finding};
+use crate::replicas::durable_copy::NODE_LEASE;
 use crate::replicas::follower::Follower;
-use crate::replicas::history_check::HistoryVerifier;
+use crate::replicas::history_check::{AcknowledgedLease, HistoryVerifier};
 use crate::replicas::{PoolData, ahead, lag};
 use crate::status::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
@@ -151,7 +152,7 @@ impl Wiring {
                 .as_ref()
                 .map(|_| self.coordinator.0.subscribe()),
             members: self.member_count.subscribe(),
-            data: self.data.clone(),
+            history: self.data.history().clone(),
             clock: self.clock.clone(),
         };
         self.tasks
@@ -173,7 +174,7 @@ impl Wiring {
     /// Follows a replica until it is gone.
     fn follow(&self, wanted: watch::Receiver<Wanted>) -> impl FnMut(Arc<Replica>) + Send + use<> {
         let (data, upstreams, tasks) = (self.data.clone(), self.upstreams.clone(), self.tasks.clone());
-        let pool = self.config.pool.clone();
+        let (pool, clock) = (self.config.pool.clone(), self.clock.clone());
         move |replica| {
             // Without a pool there is no membership to follow.
             if replica.name() == members::COLLECTION && pool.is_empty() {
@@ -187,6 +188,7 @@ impl Wiring {
                 wanted: wanted.clone(),
                 pool: pool.clone(),
                 tasks: tasks.clone(),
+                clock: clock.clone(),
             };
             tasks.spawn("follow-replica", async move {
                 gone.run_until_cancelled(follower.run()).await;
@@ -279,7 +281,7 @@ impl Wiring {
             tls: tls.clone(),
             relay: Relay {
                 targets: self.config.servers.iter().filter_map(Target::of).collect(),
-                data: self.data.clone(),
+                members: self.data.membership().clone(),
                 cloud: self.cloud.0.subscribe(),
                 rate: settings.bytes_per_second,
                 limits: Limits::default(),
@@ -293,7 +295,7 @@ impl Wiring {
             node: self.config.node.clone(),
             servers: self.config.servers.clone(),
             coordinator: self.upstreams.coordinator.as_ref()?.shared.clone(),
-            data: self.data.clone(),
+            members: self.data.membership().clone(),
             cloud_tls: ClientTls {
                 ca: self.upstreams.cluster_ca.clone(),
                 identity: Some(tls.identity.clone()),
@@ -327,23 +329,27 @@ impl Wiring {
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
         let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), node_lease::NAMESPACE, &self.config.node));
-        let heartbeat = OwnHeartbeat::new(
-            &self.config.node,
-            self.upstreams.cloud.clone(),
-            lease,
-            self.clock.clone(),
-            self.tasks.clone(),
-            self.cloud.1.clone(),
-            self.config.cache_dir.join("node-lease"),
-        );
-        let heartbeat = Arc::new(heartbeat.with_relaying(self.relaying()).beside(&self.data));
+        let acknowledged = AcknowledgedLease::default();
+        let heartbeat = Arc::new(OwnHeartbeat::new(HeartbeatSettings {
+            node: self.config.node.clone(),
+            cloud: self.upstreams.cloud.clone(),
+            pool: lease,
+            relaying: self.relaying(),
+            history: self.data.history().clone(),
+            acknowledged: acknowledged.clone(),
+            failures: self.data.failures().clone(),
+            wake: self.cloud.1.clone(),
+            cache: self.config.cache_dir.join(NODE_LEASE),
+            tasks: self.tasks.clone(),
+            clock: self.clock.clone(),
+        }));
         let prover = HistoryVerifier {
             data: self.data.clone(),
             cloud: self.upstreams.cloud.clone(),
-            heartbeat: heartbeat.clone(),
+            lease: acknowledged,
+            lease_path: node_lease::path_of(&self.config.node),
             reach: self.cloud.0.subscribe(),
             coordinator: self.coordinator.0.subscribe(),
-            node: self.config.node.clone(),
             is_other_cluster: false,
         };
         self.tasks
@@ -386,7 +392,7 @@ impl Wiring {
             "keep-authorizations",
             authorizer
                 .clone()
-                .keep(self.tasks.token(), self.data.is_foreign().clone()),
+                .keep(self.tasks.token(), self.data.copy().is_foreign().clone()),
         );
         let local = Local {
             data: self.data.clone(),
@@ -478,7 +484,7 @@ async fn report_members(
         count.send_replace(u32::try_from(names.len().max(1)).unwrap_or(u32::MAX));
         rank.send_if_modified(|rank| std::mem::replace(rank, place) != place);
         if told.as_ref() != Some(&names) {
-            data.members_changed();
+            data.membership().notify();
             told = Some(names);
         }
         let leads_another = async {

@@ -2,11 +2,6 @@
 //! while this hub feeds it.
 
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
-use yurt_apimachinery::ResourceVersion;
-use yurt_pool_protocol::source::Source;
-
-use crate::pool::feed::progress::FeedProgress;
-use crate::replicas::PoolData;
 
 /// Metrics of the collections. Each scrape sets them, except those counted on the event.
 pub(crate) struct Collections {
@@ -14,18 +9,18 @@ pub(crate) struct Collections {
     pub(crate) samples: IntCounterVec,
     /// Samples in which the coordinator's data differs from any state of the cloud.
     pub(crate) forgeries: IntCounterVec,
-    complete: IntGaugeVec,
-    fresh: IntGaugeVec,
-    staleness: GaugeVec,
-    source: IntGaugeVec,
-    switches: IntCounterVec,
-    oversized: IntCounterVec,
-    relists: IntCounterVec,
-    objects: IntGaugeVec,
-    bytes: IntGaugeVec,
-    rv: GaugeVec,
-    lag_versions: GaugeVec,
-    lag_seconds: GaugeVec,
+    pub(crate) complete: IntGaugeVec,
+    pub(crate) fresh: IntGaugeVec,
+    pub(crate) staleness: GaugeVec,
+    pub(crate) source: IntGaugeVec,
+    pub(crate) switches: IntCounterVec,
+    pub(crate) oversized: IntCounterVec,
+    pub(crate) relists: IntCounterVec,
+    pub(crate) objects: IntGaugeVec,
+    pub(crate) bytes: IntGaugeVec,
+    pub(crate) rv: GaugeVec,
+    pub(crate) lag_versions: GaugeVec,
+    pub(crate) lag_seconds: GaugeVec,
 }
 
 // === impl Collections ===
@@ -115,53 +110,5 @@ impl Collections {
             registry.register(Box::new(counter.clone()))?;
         }
         registry.register(Box::new(self.relists.clone()))
-    }
-
-    /// Sets the metrics for a scrape; `feed` is given while this hub leads.
-    pub(crate) fn set(&self, data: &PoolData, feed: Option<&FeedProgress>) {
-        // Series of removed replicas disappear.
-        let numbers = [&self.complete, &self.fresh, &self.objects, &self.bytes, &self.source];
-        numbers.into_iter().for_each(|one| one.reset());
-        let measures = [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds];
-        measures.into_iter().for_each(|one| one.reset());
-        for replica in data.replicas().iter() {
-            let name = &[replica.name()];
-            let complete = replica.is_served();
-            let (count, bytes, rv) = replica.collection().read(|c| (c.len(), c.size(), c.position()));
-            let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
-            self.complete.with_label_values(name).set(i64::from(complete));
-            let fresh = data.is_fresh(replica.name());
-            self.fresh.with_label_values(name).set(i64::from(fresh));
-            let staleness = data.staleness(replica.name());
-            let staleness = staleness.map_or(f64::INFINITY, |time| time.as_secs_f64());
-            self.staleness.with_label_values(name).set(staleness);
-            self.objects.with_label_values(name).set(number(count));
-            self.bytes.with_label_values(name).set(number(bytes));
-            self.rv.with_label_values(name).set(rv.0 as f64);
-            let state = data.source(replica.name());
-            for source in [Source::None, Source::Cloud, Source::Coordinator] {
-                let is_it = i64::from(state.source == source);
-                let labels = &[replica.name(), source.as_str()];
-                self.source.with_label_values(labels).set(is_it);
-            }
-            let raise = |counter: &IntCounterVec, to: u64| {
-                let counter = counter.with_label_values(name);
-                counter.inc_by(to.saturating_sub(counter.get()));
-            };
-            raise(&self.switches, state.switches);
-            raise(&self.oversized, state.oversized.0);
-            raise(&self.relists, replica.collection().relists_forced());
-            if let Some(feed) = feed {
-                self.set_lag(replica.name(), rv, feed);
-            }
-        }
-    }
-
-    fn set_lag(&self, name: &str, rv: ResourceVersion, feed: &FeedProgress) {
-        let lag = feed.lag(name, rv);
-        let versions = lag.map_or(f64::INFINITY, |lag| lag.versions as f64);
-        let seconds = lag.map_or(f64::INFINITY, |lag| lag.time.as_secs_f64());
-        self.lag_versions.with_label_values(&[name]).set(versions);
-        self.lag_seconds.with_label_values(&[name]).set(seconds);
     }
 }

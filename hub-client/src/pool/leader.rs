@@ -75,7 +75,9 @@ impl Leader {
         }
         let forward = Forward {
             pool: self.coordinator.shared.clone(),
-            data: self.data.clone(),
+            members: self.data.membership().clone(),
+            sources: self.data.sources().clone(),
+            failures: self.data.failures().clone(),
             cloud: self.upstreams.cloud.clone(),
             leadership: leadership.clone(),
             clock: self.clock.clone(),

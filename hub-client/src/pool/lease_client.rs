@@ -1,16 +1,12 @@
-//! Reads, writes and watches Leases as JSON and preserves unknown fields.
+//! Reads and writes Leases as JSON and preserves unknown fields.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::time::MicroTime;
-use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_runtime::http::client::{ClientError, HttpClient};
-use yurt_runtime::http::empty;
 use yurt_runtime::{Clock, UnixTime};
 
 use crate::upstream::in_words;
@@ -141,59 +137,6 @@ impl Answer {
             return None;
         }
         Some(format!("coordinator: {}", in_words(self.status, &self.body)))
-    }
-}
-
-/// Watch of Leases.
-#[derive(Debug)]
-pub struct LeaseEvents {
-    body: Incoming,
-    decoder: WatchDecoder,
-}
-
-/// A watch that could not be opened, broke, or ended with an ERROR event. Events before it may be incomplete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
-
-// === impl LeaseEvents ===
-
-impl LeaseEvents {
-    /// Opens the watch at `path` (with its query).
-    ///
-    /// # Errors
-    /// [`Broken`] for any status but 200.
-    pub async fn open(client: &HttpClient, path: &str) -> Result<Self, Broken> {
-        let mut request = Request::new(empty());
-        *request.uri_mut() = path.parse().map_err(|_| Broken)?;
-        let response = client.send(request).await.map_err(|_| Broken)?;
-        if response.status() != StatusCode::OK {
-            return Err(Broken);
-        }
-        Ok(Self {
-            body: response.into_body(),
-            decoder: WatchDecoder::new(),
-        })
-    }
-
-    /// Returns the next event, without bookmarks; `None` at the clean end.
-    ///
-    /// # Errors
-    /// [`Broken`]; no event follows it.
-    pub async fn next(&mut self) -> Result<Option<(EventType, Value)>, Broken> {
-        loop {
-            match self.decoder.next().transpose().map_err(|_| Broken)? {
-                Some(event) if event.event_type == EventType::Error => return Err(Broken),
-                Some(event) if event.event_type == EventType::Bookmark => {}
-                Some(event) => {
-                    let lease = serde_json::from_slice(&event.object).map_err(|_| Broken)?;
-                    return Ok(Some((event.event_type, lease)));
-                }
-                None => match self.body.frame().await.transpose().map_err(|_| Broken)? {
-                    Some(frame) => frame.into_data().iter().for_each(|data| self.decoder.push(data)),
-                    None => return Ok(None),
-                },
-            }
-        }
     }
 }
 

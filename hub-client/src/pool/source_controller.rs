@@ -1,6 +1,5 @@
 //! Watches the inputs of the choice of a source, and sends the chosen one to the followers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -11,7 +10,7 @@ use yurt_runtime::Clock;
 
 use super::election::driver::ElectionView;
 use crate::health::{CloudReach, CoordinatorReach};
-use crate::replicas::PoolData;
+use crate::replicas::history_check::HistoryState;
 
 /// Inputs of the choice.
 pub struct SourceController {
@@ -23,8 +22,8 @@ pub struct SourceController {
     pub coordinator: Option<watch::Receiver<CoordinatorReach>>,
     /// Number of members of the pool.
     pub members: watch::Receiver<u32>,
-    /// Replicas whose history the hub has to prove when it turns to the cloud.
-    pub data: Arc<PoolData>,
+    /// Check of the cloud's history, due when the hub turns to the cloud.
+    pub history: HistoryState,
     /// Clock.
     pub clock: Clock,
 }
@@ -49,7 +48,7 @@ impl SourceController {
             };
             let (source, again_at) = choose(situation);
             if source == Source::Cloud && wanted.borrow().source != Source::Cloud {
-                self.data.history().reopen();
+                self.history.reopen();
             }
             let now_wanted = Wanted {
                 source,

@@ -383,11 +383,11 @@ fn selection(info: &RequestInfo, options: &ListOptions) -> Selection {
 
 impl View for Filtered {
     fn inputs(&self) -> Vec<watch::Receiver<u64>> {
-        vec![self.services.subscribe(), self.data.members_changes()]
+        vec![self.services.subscribe(), self.data.membership().changes()]
     }
 
     fn show(&self, object: &Object) -> Option<Object> {
-        let members = self.data.members();
+        let members = self.data.membership().names();
         let pool = match &members {
             _ if self.node.pool.is_empty() => Pool::NoPool,
             Some(members) => Pool::Members(members),

@@ -2,34 +2,23 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, UPGRADE};
+use http::header::{CONNECTION, HOST, HeaderName, UPGRADE};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyStream;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::ClientError;
-use yurt_runtime::http::{Body, empty, full, pass};
+use yurt_runtime::http::{Body, empty, pass};
 
 use super::caller::{Caller, Credential};
 use super::screen;
 use crate::upstream::Cloud;
+use crate::upstream::hop_by_hop::strip;
 
-/// Headers that belong to one connection (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [&str; 8] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-];
 /// Size of the copy buffer of each direction of an upgraded connection, bytes.
 const COPY_BUFFER: usize = 16 * 1024;
 
@@ -121,23 +110,6 @@ pub fn forwardable(mut head: Parts) -> Parts {
     // The upgrade handle of the client's connection must not reach the cloud's.
     head.extensions.clear();
     head
-}
-
-/// Converts a complete answer of the cloud to the response for the client.
-#[must_use]
-pub fn answered((status, mut headers, body): (StatusCode, HeaderMap, Bytes)) -> Response<Body> {
-    strip(&mut headers);
-    headers.remove(CONTENT_LENGTH);
-    let mut response = Response::new(full(body));
-    *response.status_mut() = status;
-    *response.headers_mut() = headers;
-    response
-}
-
-fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = screen::named_by_connection(headers).collect();
-    named.iter().for_each(|name| drop(headers.remove(name)));
-    HOP_BY_HOP.iter().for_each(|name| drop(headers.remove(*name)));
 }
 
 fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {

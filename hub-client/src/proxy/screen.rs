@@ -1,10 +1,11 @@
 //! Rejects requests that another server could read differently than the hub, or that misuse the node's identity. Pure.
 
-use http::header::{AUTHORIZATION, CONNECTION, HeaderName};
+use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, Uri};
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 
 use super::caller::Credential;
+use crate::upstream::hop_by_hop::named_by_connection;
 
 /// Checks the path: no dot segments, and encoded slashes only in what a `proxy` subresource passes on.
 ///
@@ -56,18 +57,10 @@ pub(super) fn is_named(name: &HeaderName, prefix: &str) -> bool {
     prefix.bytes().all(|byte| name.next() == Some(byte))
 }
 
-/// Names in the Connection headers.
-pub(super) fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
-    headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
+    use http::header::CONNECTION;
+
     use super::*;
 
     fn path(text: &str) -> Result<(), u16> {

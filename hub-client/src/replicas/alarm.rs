@@ -66,7 +66,9 @@ impl Alarm {
             reason: why,
             ..
         } = finding;
-        if self.data.source(name).source != Source::Coordinator || self.data.distrust().has(name, self.clock.boot()) {
+        if self.data.sources().of(name).source != Source::Coordinator
+            || self.data.distrust().has(name, self.clock.boot())
+        {
             return false;
         }
         let status = self.coordinator.borrow().status.clone();

@@ -44,4 +44,17 @@ impl PoolData {
             false => Ok(()),
         }
     }
+
+    /// Records that replica `name` rejected an update because of its size. Returns the number of rejections in a row.
+    pub fn does_not_fit(&self, name: &str, why: &Oversized) -> u32 {
+        self.failures().refused(&failure(name), &why.to_string());
+        self.sources().rejected(name)
+    }
+
+    /// Records that replica `name` applied an update.
+    pub fn fits(&self, name: &str) {
+        if self.sources().accepted(name) {
+            self.failures().works(&failure(name));
+        }
+    }
 }

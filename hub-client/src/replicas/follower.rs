@@ -1,6 +1,6 @@
 //! Keeps one stream per replica open and moves it between sources make-before-break: the old stream continues until the new
 //! one has confirmed the replica's position. Both may deliver events at the same time; those that `C` already covers are
-//! ignored. [`detour`](super::detour) decides what to do when a source cannot resume.
+//! ignored. [`cloud_fallback`](yurt_pool_protocol::cloud_fallback) decides what to do when a source cannot resume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use yurt_collection::Collection;
 use yurt_pool_protocol::cloud_fallback::{Begin, Detour, Wanted};
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::source::Source;
-use yurt_runtime::TaskGroup;
+use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::Replica;
 
 use super::PoolData;
@@ -48,6 +48,8 @@ pub struct Follower {
     pub pool: String,
     /// Owner of the streams' tasks.
     pub tasks: TaskGroup,
+    /// Clock.
+    pub clock: Clock,
 }
 
 /// A running stream; dropping it ends it.
@@ -96,7 +98,7 @@ impl Follower {
                         active = next.take();
                         detour.confirmed(target);
                         backoff.0 = BACKOFF_MIN;
-                        self.data.confirmed(self.replica.name(), target);
+                        self.data.sources().confirmed(self.replica.name(), target);
                         self.data.failures().works(self.replica.name());
                         let (collection, source) = (self.replica.name(), target.as_str());
                         tracing::info!(collection, source, "Source confirmed");
@@ -115,7 +117,7 @@ impl Follower {
                     | StreamEnd::Unreadable(_)
             );
             if is_lost && active.is_none() {
-                self.data.lost(self.replica.name());
+                self.data.sources().lost(self.replica.name());
             }
             let pause = self.after(source, ended, wanted, &mut detour, &mut backoff);
             let is_asked_for = tokio::select! {
@@ -130,11 +132,11 @@ impl Follower {
 
     /// Source for this replica that replaces the `general` one.
     fn instead(&self, general: Wanted) -> Wanted {
-        let now = self.data.clock.boot();
+        let now = self.clock.boot();
         self.data.distrust().instead(self.replica.name(), general, now)
     }
 
-    fn failures(&self, source: Source, why: &str) {
+    fn note_failure(&self, source: Source, why: &str) {
         let why = format!("{}: {why}", source.as_str());
         self.data.failures().unanswered(self.replica.name(), &why);
     }
@@ -180,7 +182,7 @@ impl Follower {
                 OVERSIZED.0 * 2_u32.saturating_pow(row.saturating_sub(1)).min(OVERSIZED.1)
             }
             StreamEnd::NotReady(after) => {
-                self.failures(source, "requested a retry later");
+                self.note_failure(source, "requested a retry later");
                 detour.failed(source);
                 backoff.asked_for(source, after)
             }
@@ -197,7 +199,7 @@ impl Follower {
             }
             StreamEnd::Failed(why) | StreamEnd::Silent(why) => {
                 tracing::debug!(collection, source = name, why, "Reflector failed");
-                self.failures(source, &why);
+                self.note_failure(source, &why);
                 detour.failed(source);
                 backoff.grow()
             }
@@ -210,7 +212,7 @@ impl Follower {
             *next = None;
         }
         if target == Source::None && active.take().is_some() {
-            self.data.lost(self.replica.name());
+            self.data.sources().lost(self.replica.name());
         }
     }
 

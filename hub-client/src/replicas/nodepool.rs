@@ -20,8 +20,8 @@ use yurt_storage::Replica;
 
 use super::reflector::{Reflector, StreamEnd, read_all};
 use super::{PoolData, questions};
-use crate::pool::lease_client::LeaseEvents;
 use crate::upstream::CloudServer;
+use crate::upstream::json_watch::JsonWatch;
 
 /// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
 pub(super) const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
@@ -108,7 +108,7 @@ impl Reflector {
             Some(pool.nodes.iter().filter_map(member).collect())
         });
         let members = members.await?;
-        self.data.heard(self.replica.name(), self.source, false);
+        self.data.sources().heard(self.replica.name(), self.source, false);
         match members {
             Some(members) => self.take_list(members, pool.version, None).await,
             None => Ok(()),
@@ -157,7 +157,7 @@ impl Awaited {
     /// Resolves once the NodePool names nodes. A watch that ends earlier is not reopened here: the watch on the Nodes ends
     /// at about the same time, and the next stream opens both.
     pub(super) async fn decides(self) {
-        if let Ok(mut events) = LeaseEvents::open(&self.client, &self.path).await {
+        if let Ok(mut events) = JsonWatch::open(&self.client, &self.path).await {
             while let Ok(Some((_, pool))) = events.next().await {
                 if !nodes_of(&pool).is_empty() {
                     return;

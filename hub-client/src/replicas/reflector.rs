@@ -25,9 +25,10 @@ use yurt_storage::{NotApplied, Replica};
 
 pub(super) use answer::{ended_by, generation_of, read_all, read_checked};
 
+use super::PoolData;
 use super::budget::Oversized;
 use super::nodepool::is_named;
-use super::{PoolData, silence_of};
+use super::sources::silence_of;
 
 /// Maximum time without progress of a list page, or of the headers of a watch.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
@@ -235,7 +236,7 @@ impl Reflector {
 
     /// True if no other source was confirmed since the cloud was.
     fn followed_the_cloud(&self) -> bool {
-        self.data.source(self.replica.name()).confirmed == Source::Cloud
+        self.data.sources().of(self.replica.name()).confirmed == Source::Cloud
     }
 
     /// True if the cloud has lost the history of our objects.
@@ -327,7 +328,7 @@ impl Reflector {
             self.data.failures().works(LABELS);
         }
         self.data.fits(self.replica.name());
-        self.data.heard(self.replica.name(), self.source, false);
+        self.data.sources().heard(self.replica.name(), self.source, false);
         // Events can be fetched again after a crash; the history before a list cannot. Clients that resume below the next
         // list would have to relist.
         if let Err(error) = self.data.replicas().persist(None).await {
@@ -345,7 +346,7 @@ impl Reflector {
         if generation_of(response.headers()).is_some_and(|generation| generation != self.generation) {
             return Ok(StreamEnd::OtherHistory);
         }
-        self.data.heard(self.replica.name(), self.source, false);
+        self.data.sources().heard(self.replica.name(), self.source, false);
         self.data.partial_lists().tidy(self.replica.name()).await;
         if self.source == Source::Cloud {
             // Every position comes from the cloud, so it covers ours.
@@ -441,7 +442,7 @@ impl Reflector {
         if rv >= opened_at {
             self.confirm();
         }
-        self.data.heard(self.replica.name(), self.source, stale);
+        self.data.sources().heard(self.replica.name(), self.source, stale);
         Ok(())
     }
 

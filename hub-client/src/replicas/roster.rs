@@ -28,7 +28,7 @@ impl Verifier {
     pub(super) async fn compare_members(&self, before: &mut Option<String>) -> Result<(), String> {
         let failures = self.data.failures();
         let copy = self.data.replicas().named(COLLECTION);
-        let copy = copy.filter(|_| self.data.source(COLLECTION).source == Source::Coordinator);
+        let copy = copy.filter(|_| self.data.sources().of(COLLECTION).source == Source::Coordinator);
         let told = copy.and_then(|copy| {
             let of = |held: &Collection| held.is_complete().then(|| names(held.objects()));
             copy.collection().read(of)

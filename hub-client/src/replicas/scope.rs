@@ -119,7 +119,7 @@ impl PoolData {
                 tracing::warn!(collection = name, %error, "Failed to delete the data of a resource that is no longer pool-scope");
             }
             self.partial_lists().remove(&name).await;
-            self.states.lock().remove(&name);
+            self.sources().remove(&name);
             self.failures().forget(&name);
         }
         for one in wanted.iter().filter(|one| !held.contains(one)) {

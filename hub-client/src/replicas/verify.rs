@@ -166,7 +166,7 @@ impl Verifier {
         let is_fed = |replica: &&Arc<Replica>| {
             let name = replica.name();
             name != members::COLLECTION
-                && self.data.source(name).source == Source::Coordinator
+                && self.data.sources().of(name).source == Source::Coordinator
                 && replica.collection().read(Collection::is_complete)
         };
         let replicas = self.data.replicas();

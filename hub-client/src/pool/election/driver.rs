@@ -20,7 +20,8 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use crate::failures::Failures;
 use crate::health::{CloudReach, CoordinatorReach, PoolStatus};
-use crate::pool::lease_client::{Answer, Broken, LeaseClient, LeaseEvents, micro_time, renew_time};
+use crate::pool::lease_client::{Answer, LeaseClient, micro_time, renew_time};
+use crate::upstream::json_watch::{JsonWatch, WatchBroken};
 
 /// Maximum number of inputs queued for the machine.
 const INPUTS_MAX: usize = 64;
@@ -414,15 +415,15 @@ async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: Last
     }
 }
 
-async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Result<(), Broken> {
-    let mut events = LeaseEvents::open(lease.http(), &lease.watch_path()).await?;
+async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Result<(), WatchBroken> {
+    let mut events = JsonWatch::open(lease.http(), &lease.watch_path()).await?;
     while let Some((event, lease)) = events.next().await? {
         let seen = observe(lease, None, last);
         let input = match event {
             EventType::Deleted => Input::WatchedDeletion(seen.resource_version),
             _ => Input::Watched(seen),
         };
-        inputs.send(input).await.map_err(|_| Broken)?;
+        inputs.send(input).await.map_err(|_| WatchBroken)?;
     }
     Ok(())
 }

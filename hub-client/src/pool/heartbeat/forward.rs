@@ -22,11 +22,14 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use super::node_lease::NAMESPACE;
 use super::renewal::{self, Written};
+use crate::failures::Failures;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
-use crate::pool::lease_client::{Broken, LeaseEvents, to_micros};
-use crate::replicas::PoolData;
+use crate::pool::lease_client::to_micros;
+use crate::replicas::membership::Membership;
+use crate::replicas::sources::Sources;
 use crate::upstream::Cloud;
+use crate::upstream::json_watch::{JsonWatch, WatchBroken};
 
 /// Maximum time for forwarding one beat to the cloud.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,8 +42,12 @@ const REWATCH: Duration = Duration::from_millis(500);
 pub struct Forward {
     /// Client of the coordinator.
     pub pool: HttpClient,
-    /// Pool data; source of the pool's members.
-    pub data: Arc<PoolData>,
+    /// The pool's members.
+    pub members: Arc<Membership>,
+    /// Sources of the pool's data; that of the members has to be the cloud.
+    pub sources: Arc<Sources>,
+    /// Current failures of the hub.
+    pub failures: Failures,
     /// The cloud, reached with the forwarding identity.
     pub cloud: Arc<Cloud>,
     /// Leadership that permits the writes.
@@ -55,7 +62,7 @@ pub struct Forward {
 
 impl Drop for Forward {
     fn drop(&mut self) {
-        self.data.failures().forget(FORWARDING);
+        self.failures.forget(FORWARDING);
     }
 }
 
@@ -80,9 +87,9 @@ impl Forward {
             .await;
     }
 
-    async fn watch(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) -> Result<(), Broken> {
+    async fn watch(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) -> Result<(), WatchBroken> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?watch=1&timeoutSeconds=300");
-        let mut events = LeaseEvents::open(&self.pool, &path).await?;
+        let mut events = JsonWatch::open(&self.pool, &path).await?;
         while let Some((event, lease)) = events.next().await? {
             // The name becomes part of a path at the cloud.
             let name = lease["metadata"]["name"].as_str();
@@ -121,13 +128,13 @@ impl Forward {
         let cloud = self.cloud.server().delegate.as_ref().ok_or(())?;
         let now = self.clock.unix();
         let own = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
-        if !is_member(&self.data, node) {
+        if !self.is_member(node) {
             return Err(());
         }
         let may_go = || may_carry(&self.leadership, plan, &self.clock, node);
         match renewal::write(cloud, node, own, TIMEOUT, &may_go).await {
             Written::Done => {
-                self.data.failures().works(FORWARDING);
+                self.failures.works(FORWARDING);
                 Ok(())
             }
             Written::Refused(status) if status != StatusCode::CONFLICT => {
@@ -135,19 +142,19 @@ impl Forward {
                     self.cloud.renew_delegate();
                 }
                 let why = format!("{}: lease of {node}: {status}", cloud.server());
-                self.data.failures().refused(FORWARDING, &why);
+                self.failures.refused(FORWARDING, &why);
                 Err(())
             }
             _ => Err(()),
         }
     }
-}
 
-/// True if the cloud itself lists `node` as a member of the pool. The coordinator's data is not sufficient: the
-/// forwarding identity may write the lease of every node of the cluster.
-fn is_member(data: &PoolData, node: &str) -> bool {
-    let is_by_cloud = data.source(members::COLLECTION).confirmed == Source::Cloud;
-    is_by_cloud && data.members().is_some_and(|members| members.contains(node))
+    /// True if the cloud itself lists `node` as a member of the pool. The coordinator's data is not sufficient: the
+    /// forwarding identity may write the lease of every node of the cluster.
+    fn is_member(&self, node: &str) -> bool {
+        let is_by_cloud = self.sources.of(members::COLLECTION).confirmed == Source::Cloud;
+        is_by_cloud && self.members.names().is_some_and(|members| members.contains(node))
+    }
 }
 
 /// True if the beat of `node` may still be written: this hub leads, and the beat is younger than its lease duration.

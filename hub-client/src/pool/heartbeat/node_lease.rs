@@ -19,8 +19,8 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use yurt_apimachinery::Status;
 use yurt_apimachinery::time::BootTime;
-use yurt_apimachinery::{ResourceVersion, Status};
 use yurt_pool_protocol::heartbeat::own::{Outcome, OwnAction, OwnInput, OwnLease, PoolRenewal};
 use yurt_pool_protocol::heartbeat::{
     DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
@@ -33,10 +33,9 @@ use super::relaying::Relaying;
 use crate::failures::Failures;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
 use crate::pool::relay;
-use crate::proxy::pass_through::answered;
-use crate::replicas::PoolData;
-use crate::replicas::history_check::HistoryState;
+use crate::replicas::history_check::{AcknowledgedLease, HistoryState};
 use crate::upstream::Cloud;
+use crate::upstream::hop_by_hop::answered;
 
 /// Maximum time for a renewal at the cloud. After it the pool lease asks the leader to forward this node's beats. The
 /// kubelet's own limit is 10 s.
@@ -56,25 +55,12 @@ pub const NAMESPACE: &str = "kube-node-lease";
 
 /// Heartbeat of this node.
 pub struct OwnHeartbeat {
-    node: String,
-    cloud: Arc<Cloud>,
-    pool: Option<LeaseClient>,
-    relaying: Option<Relaying>,
-    clock: Clock,
-    tasks: TaskGroup,
-    /// Wakes the cloud's prober.
-    wake: Arc<Notify>,
+    settings: HeartbeatSettings,
     plan: Mutex<OwnLease>,
     /// The pool lease as last seen.
     pool_lease: tokio::sync::Mutex<Option<Value>>,
     /// The cloud's last answer about the lease.
     last: Mutex<Option<CachedLease>>,
-    /// RV of the lease that the cloud acknowledged last in its present history.
-    acknowledged: Mutex<Option<ResourceVersion>>,
-    /// State of the proof that the cloud's history is unchanged. Renewals wait for that proof.
-    history: HistoryState,
-    failures: Failures,
-    kept_at: PathBuf,
     /// Time of the last write of the answer to disk.
     stored: Mutex<Option<BootTime>>,
     /// True if the leader may have put the delegate annotation on the cloud's lease.
@@ -83,83 +69,57 @@ pub struct OwnHeartbeat {
     cleaning: tokio::sync::Mutex<()>,
 }
 
+/// Dependencies of an [`OwnHeartbeat`].
+pub struct HeartbeatSettings {
+    /// Name of this node.
+    pub node: String,
+    /// The cloud's servers.
+    pub cloud: Arc<Cloud>,
+    /// Client of this node's lease at the coordinator, if there is one.
+    pub pool: Option<LeaseClient>,
+    /// Use and offer of relays, if relaying is enabled.
+    pub relaying: Option<Relaying>,
+    /// State of the proof that the cloud's history is unchanged. Renewals wait for that proof, for a few seconds at most.
+    pub history: HistoryState,
+    /// RV of the lease that the cloud acknowledged last.
+    pub acknowledged: AcknowledgedLease,
+    /// Current failures of the hub; refusals of the coordinator are reported there.
+    pub failures: Failures,
+    /// Wakes the cloud's prober.
+    pub wake: Arc<Notify>,
+    /// File that caches the cloud's last answer across restarts.
+    pub cache: PathBuf,
+    /// Owner of the background writes.
+    pub tasks: TaskGroup,
+    /// Clock.
+    pub clock: Clock,
+}
+
 // === impl OwnHeartbeat ===
 
 impl OwnHeartbeat {
-    /// Creates the heartbeat of `node`. The cloud's last answer is cached in the file `kept_at` across restarts.
+    /// Creates the heartbeat, with the answer that an earlier process cached.
     #[must_use]
-    pub fn new(
-        node: &str,
-        cloud: Arc<Cloud>,
-        pool: Option<LeaseClient>,
-        clock: Clock,
-        tasks: TaskGroup,
-        wake: Arc<Notify>,
-        kept_at: PathBuf,
-    ) -> Self {
-        let last = CachedLease::load(&kept_at);
+    pub fn new(settings: HeartbeatSettings) -> Self {
+        let last = CachedLease::load(&settings.cache);
+        if let Some(version) = last.as_ref().and_then(CachedLease::version) {
+            settings.acknowledged.record(version);
+        }
         Self {
-            node: node.to_owned(),
-            cloud,
-            pool,
-            relaying: None,
-            tasks,
-            wake,
+            settings,
             plan: Mutex::default(),
             pool_lease: tokio::sync::Mutex::default(),
-            acknowledged: Mutex::new(last.as_ref().and_then(CachedLease::version)),
-            history: HistoryState::default(),
-            failures: Failures::new(clock.clone()),
             last: Mutex::new(last),
-            kept_at,
             stored: Mutex::default(),
             annotated: AtomicBool::new(true),
             cleaning: tokio::sync::Mutex::default(),
-            clock,
         }
-    }
-
-    /// Uses and offers relays.
-    #[must_use]
-    pub fn with_relaying(mut self, relaying: Option<Relaying>) -> Self {
-        self.relaying = relaying;
-        self
     }
 
     /// Returns the relay, if relaying is enabled.
     #[must_use]
     pub fn relaying(&self) -> Option<&Relaying> {
-        self.relaying.as_ref()
-    }
-
-    /// Makes renewals wait, for a few seconds at most, for the proof of the history of `data`, and reports refusals to
-    /// its failure list.
-    #[must_use]
-    pub fn beside(self, data: &PoolData) -> Self {
-        Self {
-            history: data.history().clone(),
-            failures: data.failures().clone(),
-            ..self
-        }
-    }
-
-    /// Returns the RV of the lease that the cloud acknowledged last; `None` if it never did.
-    #[must_use]
-    pub fn acknowledged(&self) -> Option<ResourceVersion> {
-        *self.acknowledged.lock()
-    }
-
-    /// Forgets the acknowledged RV: the cloud returned with another history. Stores the next answer immediately.
-    pub fn forget_acknowledged(&self) {
-        *self.acknowledged.lock() = None;
-        *self.stored.lock() = None;
-    }
-
-    /// Deletes the cached answer: it belongs to another cluster.
-    pub fn forget_kept(&self) {
-        if let Err(error) = std::fs::remove_file(&self.kept_at) {
-            tracing::debug!(%error, path = %self.kept_at.display(), "Failed to delete cached node lease");
-        }
+        self.settings.relaying.as_ref()
     }
 
     /// True if the last beat did not reach the cloud directly from this node.
@@ -182,7 +142,7 @@ impl OwnHeartbeat {
 
     /// Removes the delegate annotation as soon as the cloud is back, without waiting for the next beat.
     pub async fn cloud_is_back(&self) {
-        if let Some(relaying) = &self.relaying {
+        if let Some(relaying) = &self.settings.relaying {
             relaying.client.close();
         }
         if self.annotated.load(Ordering::Relaxed) {
@@ -193,7 +153,7 @@ impl OwnHeartbeat {
     async fn read(&self, request: Request<Bytes>) -> Response<Body> {
         // Always: the leader may have forwarded a last beat after the link came back. A kubelet reads its lease only at
         // its start and after a conflict.
-        if self.pool.is_some() {
+        if self.settings.pool.is_some() {
             self.clean().await;
         }
         match self.ask_cloud(request).await {
@@ -206,13 +166,13 @@ impl OwnHeartbeat {
     }
 
     async fn beat(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
-        let now = self.clock.unix();
+        let now = self.settings.clock.unix();
         let at = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
         let echo = CachedLease::of(request.headers(), request.body().clone());
         let is_put = request.method() == Method::PUT;
         if self.carry_out(OwnInput::Beat(at)) {
             // An earlier renewal would overwrite the evidence that the cloud was restored from a backup.
-            self.history.renewal_may_go().await;
+            self.settings.history.renewal_may_go().await;
             let (outcome, answer) = self.renew_cloud(request, at).await;
             if outcome != Outcome::Heard {
                 self.annotated.store(true, Ordering::Relaxed);
@@ -233,7 +193,7 @@ impl OwnHeartbeat {
     /// Sends the kubelet's renewal to the cloud, then, on failure, the same beat through a relay. Tries the relay first
     /// while the cloud is known to be away.
     async fn renew_cloud(&self, request: Request<Bytes>, at: UnixMicros) -> (Outcome, Option<Response<Body>>) {
-        let relay_first = self.relaying.as_ref().is_some_and(Relaying::comes_first);
+        let relay_first = self.settings.relaying.as_ref().is_some_and(Relaying::comes_first);
         if relay_first && self.relay(at).await {
             return (Outcome::Relayed, None);
         }
@@ -242,14 +202,14 @@ impl OwnHeartbeat {
         if let Some(answer) = self.ask_cloud(request).await {
             return (Outcome::Heard, Some(answer));
         }
-        self.wake.notify_one();
+        self.settings.wake.notify_one();
         let relayed = !relay_first && self.relay(at).await;
         (if relayed { Outcome::Relayed } else { Outcome::Lost }, None)
     }
 
     async fn relay(&self, at: UnixMicros) -> bool {
-        match &self.relaying {
-            Some(relaying) => relaying.beat(&self.node, at).await,
+        match &self.settings.relaying {
+            Some(relaying) => relaying.beat(&self.settings.node, at).await,
             None => false,
         }
     }
@@ -270,7 +230,7 @@ impl OwnHeartbeat {
                 }
                 OwnAction::RenewPool(renewal) => {
                     let this = self.clone();
-                    self.tasks.spawn("pool-heartbeat", async move {
+                    self.settings.tasks.spawn("pool-heartbeat", async move {
                         this.renew_pool(renewal).await;
                         // Writes a change that occurred during this write immediately. Only beats renew at the cloud.
                         this.carry_out(OwnInput::PoolDone);
@@ -283,7 +243,7 @@ impl OwnHeartbeat {
 
     /// Returns the cloud's answer and caches it if it is a lease; `None` if the cloud is away or overloaded.
     async fn ask_cloud(&self, request: Request<Bytes>) -> Option<Response<Body>> {
-        let client = &self.cloud.server().beats;
+        let client = &self.settings.cloud.server().beats;
         let request = request.map(full);
         let (status, headers, body) = client
             .request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX)
@@ -295,11 +255,9 @@ impl OwnHeartbeat {
         if status.is_success()
             && let Some(kept) = CachedLease::of(&headers, body.clone())
         {
-            self.store(&kept);
             let version = kept.version();
-            let mut acknowledged = self.acknowledged.lock();
-            *acknowledged = version.or(*acknowledged);
-            drop(acknowledged);
+            let is_first = version.is_some_and(|version| self.settings.acknowledged.record(version));
+            self.store(&kept, is_first);
             if kept.is_annotated() {
                 self.annotated.store(true, Ordering::Relaxed);
             }
@@ -309,13 +267,13 @@ impl OwnHeartbeat {
     }
 
     /// Writes the answer to disk at most every [`STORE_EVERY`]: any answer about this node's lease serves after a
-    /// restart.
-    fn store(&self, kept: &CachedLease) {
-        let now = self.clock.boot();
+    /// restart. The first one of a history is written immediately, because the stored one is of another history.
+    fn store(&self, kept: &CachedLease, is_first: bool) {
+        let now = self.settings.clock.boot();
         let mut stored = self.stored.lock();
-        if stored.is_none_or(|at| now.since(at) >= STORE_EVERY) {
+        if is_first || stored.is_none_or(|at| now.since(at) >= STORE_EVERY) {
             *stored = Some(now);
-            kept.store(&self.kept_at);
+            kept.store(&self.settings.cache);
         }
     }
 
@@ -323,7 +281,9 @@ impl OwnHeartbeat {
     fn clean_later(self: &Arc<Self>) {
         if self.annotated.load(Ordering::Relaxed) {
             let this = self.clone();
-            self.tasks.spawn("clean-heartbeat", async move { this.clean().await });
+            self.settings
+                .tasks
+                .spawn("clean-heartbeat", async move { this.clean().await });
         }
     }
 
@@ -331,10 +291,7 @@ impl OwnHeartbeat {
     /// cloud writes nothing.
     async fn clean(&self) {
         let _turn = self.cleaning.lock().await;
-        let path = format!(
-            "/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}",
-            self.node
-        );
+        let path = path_of(&self.settings.node);
         let patch = json!({"metadata": {"annotations": {DELEGATE_HEARTBEAT_ANNOTATION: null}}});
         let mut request = Request::new(full(patch.to_string()));
         *request.method_mut() = Method::PATCH;
@@ -343,6 +300,7 @@ impl OwnHeartbeat {
         let merge = HeaderValue::from_static("application/merge-patch+json");
         request.headers_mut().insert(CONTENT_TYPE, merge);
         let answer = self
+            .settings
             .cloud
             .server()
             .beats
@@ -355,7 +313,7 @@ impl OwnHeartbeat {
     }
 
     async fn renew_pool(&self, renewal: PoolRenewal) {
-        let Some(pool) = &self.pool else { return };
+        let Some(pool) = &self.settings.pool else { return };
         let mut seen = self.pool_lease.lock().await;
         // Twice: after a conflict or a missing lease the second attempt reads the present state.
         for _ in 0..2 {
@@ -370,7 +328,7 @@ impl OwnHeartbeat {
             let Ok(answer) = written else { return };
             let refusal = answer.refusal();
             let is_settled = answer.lease.is_some() || refusal.is_some();
-            self.failures.tell(POOL_LEASE, refusal);
+            self.settings.failures.tell(POOL_LEASE, refusal);
             if answer.lease.is_some() {
                 *seen = answer.lease;
             }
@@ -385,7 +343,7 @@ impl OwnHeartbeat {
     }
 
     fn fill(&self, lease: &mut Value, renewal: PoolRenewal) {
-        lease["spec"]["holderIdentity"] = self.node.as_str().into();
+        lease["spec"]["holderIdentity"] = self.settings.node.as_str().into();
         lease["spec"]["leaseDurationSeconds"] = LEASE_SECONDS.into();
         lease["spec"]["renewTime"] = from_micros(renewal.renew_time.0).to_string().into();
         let delegated = renewal.is_delegated.then_some(DELEGATE_HEARTBEAT_VALUE);
@@ -393,7 +351,7 @@ impl OwnHeartbeat {
         let relayed = renewal.relayed.map(|beat| from_micros(beat.0).to_string());
         set_annotation(lease, RELAYED_ANNOTATION, relayed.as_deref());
         // A cut-off node cannot relay for others.
-        let offer = self.relaying.as_ref().filter(|_| !renewal.is_delegated);
+        let offer = self.settings.relaying.as_ref().filter(|_| !renewal.is_delegated);
         let offer = offer.and_then(|relaying| relaying.offer.borrow().clone());
         set_annotation(
             lease,
@@ -406,6 +364,12 @@ impl OwnHeartbeat {
             offer.as_ref().map(|o| o.servers.as_str()),
         );
     }
+}
+
+/// Path of the lease of `node`.
+#[must_use]
+pub fn path_of(node: &str) -> String {
+    format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}")
 }
 
 fn unreachable_cloud() -> Response<Body> {

@@ -22,7 +22,7 @@ use super::route::{Peer, Route, Target, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
 use crate::pool::heartbeat::node_lease::NAMESPACE;
 use crate::pool::lease_client::to_micros;
-use crate::replicas::PoolData;
+use crate::replicas::membership::Membership;
 
 /// Maximum wait for the leases of a search; the coordinator is near.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,8 +50,8 @@ pub struct Settings {
     pub servers: Vec<Uri>,
     /// Client of the coordinator, which holds the node leases.
     pub coordinator: HttpClient,
-    /// Pool data; source of the pool's members.
-    pub data: Arc<PoolData>,
+    /// The pool's members.
+    pub members: Arc<Membership>,
     /// TLS settings towards the cloud.
     pub cloud_tls: ClientTls,
     /// TLS settings towards the peer.
@@ -186,7 +186,7 @@ impl RelayClient {
     /// Reads the leases of members and rebuilds the routes. After a failed read the old routes stay: peers need no
     /// coordinator.
     async fn search(&self) {
-        let Some(members) = self.settings.data.members() else {
+        let Some(members) = self.settings.members.names() else {
             return;
         };
         let round = self.state.lock().round;

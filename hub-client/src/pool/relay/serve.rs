@@ -22,7 +22,7 @@ use super::token_bucket::TokenBucket;
 use super::tunnel::{self, Limits};
 use crate::health::CloudReach;
 use crate::metrics::Metrics;
-use crate::replicas::PoolData;
+use crate::replicas::membership::Membership;
 
 /// Maximum number of connections that are not tunnels yet; further ones wait in the backlog.
 const CONNECTIONS_MAX: usize = 64;
@@ -42,8 +42,8 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Relay {
     /// Cloud servers that are permitted as targets of tunnels.
     pub targets: Vec<Target>,
-    /// Pool data; source of the pool's members.
-    pub data: Arc<PoolData>,
+    /// The pool's members.
+    pub members: Arc<Membership>,
     /// Reachability of the cloud from this node.
     pub cloud: watch::Receiver<CloudReach>,
     /// Bytes per second of all tunnels together.
@@ -57,7 +57,7 @@ pub struct Relay {
 }
 
 struct Shared {
-    data: Arc<PoolData>,
+    members: Arc<Membership>,
     cloud: watch::Receiver<CloudReach>,
     limits: Limits,
     metrics: Arc<Metrics>,
@@ -97,7 +97,7 @@ impl Relay {
 
     fn handler(self, tasks: TaskGroup) -> Handler {
         let shared = Arc::new(Shared {
-            data: self.data,
+            members: self.members,
             cloud: self.cloud,
             limits: self.limits,
             metrics: self.metrics,
@@ -144,7 +144,7 @@ impl Shared {
 
     fn enter(self: &Arc<Self>, request: &Request<Incoming>, peer: &Peer) -> Result<(Target, Place), Refusal> {
         let node = peer.identity.as_deref().and_then(PeerIdentity::node_name);
-        let members = self.data.members();
+        let members = self.members.names();
         let ask = Ask {
             member: node.filter(|node| members.as_ref().is_some_and(|members| members.contains(*node))),
             method: request.method(),

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::history_check::HistoryVerifier;
-use super::origin::{IDENTITY_PATH, Verdict};
-use super::questions::get;
+use super::HistoryVerifier;
+use crate::replicas::origin::{IDENTITY_PATH, Verdict};
+use crate::replicas::questions::get;
 use crate::upstream::CloudServer;
 
 /// Name of the failure while the cloud does not return its identity.
@@ -25,7 +25,7 @@ impl HistoryVerifier {
             failures.refused(CLUSTER, &why);
             return Ok(());
         };
-        if self.data.origin().judge(&uid) == Verdict::Same {
+        if self.data.copy().origin().judge(&uid) == Verdict::Same {
             failures.works(CLUSTER);
             return Ok(());
         }
@@ -33,7 +33,6 @@ impl HistoryVerifier {
         self.data.drop_copies().inspect_err(|error| {
             failures.refused(CLUSTER, &format!("{why} and cannot be deleted: {error}"));
         })?;
-        self.heartbeat.forget_kept();
         tracing::error!(
             cluster = uid,
             "{why}: they are dropped, and the hub restarts without them"

@@ -1,0 +1,62 @@
+//! Watch whose objects are read as JSON: leases, and the NodePool.
+
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::Value;
+use yurt_apimachinery::watch::{EventType, WatchDecoder};
+use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::http::empty;
+
+/// Watch of a few small objects, each decoded as JSON.
+#[derive(Debug)]
+pub(crate) struct JsonWatch {
+    body: Incoming,
+    decoder: WatchDecoder,
+}
+
+/// A watch that could not be opened, broke, or ended with an ERROR event. Events before it may be incomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WatchBroken;
+
+// === impl JsonWatch ===
+
+impl JsonWatch {
+    /// Opens the watch at `path` (with its query).
+    ///
+    /// # Errors
+    /// [`WatchBroken`] for any status but 200.
+    pub(crate) async fn open(client: &HttpClient, path: &str) -> Result<Self, WatchBroken> {
+        let mut request = Request::new(empty());
+        *request.uri_mut() = path.parse().map_err(|_| WatchBroken)?;
+        let response = client.send(request).await.map_err(|_| WatchBroken)?;
+        if response.status() != StatusCode::OK {
+            return Err(WatchBroken);
+        }
+        Ok(Self {
+            body: response.into_body(),
+            decoder: WatchDecoder::new(),
+        })
+    }
+
+    /// Returns the next event, without bookmarks; `None` at the clean end.
+    ///
+    /// # Errors
+    /// [`WatchBroken`]; no event follows it.
+    pub(crate) async fn next(&mut self) -> Result<Option<(EventType, Value)>, WatchBroken> {
+        loop {
+            match self.decoder.next().transpose().map_err(|_| WatchBroken)? {
+                Some(event) if event.event_type == EventType::Error => return Err(WatchBroken),
+                Some(event) if event.event_type == EventType::Bookmark => {}
+                Some(event) => {
+                    let object = serde_json::from_slice(&event.object).map_err(|_| WatchBroken)?;
+                    return Ok(Some((event.event_type, object)));
+                }
+                None => match self.body.frame().await.transpose().map_err(|_| WatchBroken)? {
+                    Some(frame) => frame.into_data().iter().for_each(|data| self.decoder.push(data)),
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+}
