@@ -9,8 +9,8 @@ use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::negotiation::{Format, wants_aggregated_discovery};
-use yurt_apimachinery::representation::document;
+use yurt_codec::negotiation::{Format, wants_aggregated_discovery};
+use yurt_codec::representation::document;
 use yurt_runtime::http::{self as web, Body};
 
 use crate::registry::Registry;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::{Status, Verb};
+use yurt_codec::negotiation::Negotiated;
 use yurt_runtime::http::server::Peer;
 use yurt_runtime::http::{self as web, Body};
 

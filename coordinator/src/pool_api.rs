@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::{RequestInfo, Status};
+use yurt_codec::negotiation::Negotiated;
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use yurt_apiextensions::structural::Structural;
 use yurt_apimachinery::kind::builtin_kinds;
-use yurt_apimachinery::structural::Structural;
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, Space};
 use yurt_storage::serve::{self, Unfiltered};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use http::{HeaderValue, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::lease::LeaseSpec;
-use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb, WriteOptions};
+use yurt_codec::negotiation::{Negotiated, Shape, negotiate};
+use yurt_codec::protobuf;
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
@@ -88,7 +89,7 @@ impl Call {
         negotiate(
             accept,
             shape,
-            self.resource.kind.has_protobuf(),
+            protobuf::supports(self.resource.kind),
             self.query.as_deref(),
             agent,
         )

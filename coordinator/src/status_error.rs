@@ -2,8 +2,8 @@
 
 use http::Response;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::{StatusDetails, reason};
+use yurt_codec::negotiation::Negotiated;
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::StorageError;
 

@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use yurt_apimachinery::patch::apply_json_patch;
 use yurt_coordinator::fuzzing;
+use yurt_patch::apply_json_patch;
 
 /// The system's allocator, with a count.
 struct Counting;
@@ -123,7 +123,7 @@ impl Shape {
 /// An EndpointSlice whose field `number`, a list, has empty elements only.
 fn protobuf(number: u8, bytes: usize) -> Bytes {
     let message = [number << 3 | 2, 0].repeat(bytes / 2);
-    yurt_apimachinery::protobuf::envelope("discovery.k8s.io/v1", "EndpointSlice", &message).into()
+    yurt_codec::protobuf::envelope("discovery.k8s.io/v1", "EndpointSlice", &message).into()
 }
 
 /// The documented limit of the values of a body: 1 MiB and 64 bytes for each of its own, at most 16 MiB.

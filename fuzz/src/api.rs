@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use serde_json::Value;
 use yurt_apimachinery::list::ParsedList;
-use yurt_apimachinery::patch::apply::Write;
-use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::WatchDecoder;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, kind};
+use yurt_patch::apply::Write;
+use yurt_patch::{apply_json_patch, apply_merge_patch};
 
 fn pods() -> &'static ResourceKind {
     kind::find_kind("", "pods").expect("pods must be built in")

@@ -1,9 +1,9 @@
 //! Bodies in formats other than JSON.
 
 use serde_json::Value;
-use yurt_apimachinery::protobuf::{Envelope, decode, encode};
-use yurt_apimachinery::schema::{self, Message};
-use yurt_apimachinery::yaml;
+use yurt_codec::protobuf::{Envelope, decode, encode};
+use yurt_codec::schema::{self, Message};
+use yurt_codec::yaml;
 
 /// The first byte chooses a kind, the rest is a message of it. The decoded result is JSON, and survives another round.
 pub(crate) fn protobuf_decode(data: &[u8]) {

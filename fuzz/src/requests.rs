@@ -1,7 +1,7 @@
 //! The first line and the headers of a request.
 
-use yurt_apimachinery::negotiation::{Shape, negotiate};
 use yurt_apimachinery::{FieldSelector, LabelSelector, ListOptions, RequestInfo, kind};
+use yurt_codec::negotiation::{Shape, negotiate};
 
 /// The first half is a label selector, the second a field selector.
 pub(crate) fn selectors(data: &[u8]) {

@@ -3,8 +3,8 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
-use yurt_apimachinery::patch::apply_strategic_merge_patch;
-use yurt_apimachinery::schema::{self, Field, FieldType, Message};
+use yurt_codec::schema::{self, Field, FieldType, Message};
+use yurt_patch::apply_strategic_merge_patch;
 
 /// Entries for each step of an input's second byte.
 const STEP: usize = 50;

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 
 use serde_json::{Map, Value, json};
-use yurt_apimachinery::patch::apply::Write;
-use yurt_apimachinery::patch::{apply_json_patch, apply_strategic_merge_patch};
+use yurt_apiextensions::structural::Structural;
 use yurt_apimachinery::selector::{LabelSelector, Labels};
 use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::structural::Structural;
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{GroupKind, ResourceKind, Status, kind, meta, schema};
+use yurt_apimachinery::{GroupKind, ResourceKind, Status, kind, meta};
+use yurt_codec::schema;
+use yurt_patch::apply::Write;
+use yurt_patch::{apply_json_patch, apply_strategic_merge_patch};
 use yurt_test_support::{LINEAR, cpu_seconds, growth};
 
 fn list(n: usize, item: impl Fn(usize) -> Value) -> Value {

@@ -122,7 +122,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "pure-crate",
-        wants: "apimachinery builds without tokio, hyper, rustls",
+        wants: "pure crates build without tokio, hyper, rustls",
         run: pure_crate::check,
     },
 ];

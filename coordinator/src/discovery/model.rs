@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use yurt_apimachinery::definition::compare_versions;
+use yurt_apiextensions::definition::compare_versions;
 
 use crate::registry::reviews::{self, ReviewKind};
 use crate::registry::strategy::STATUS_VERBS;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use http::Request;
 use http::header::{ACCEPT, USER_AGENT};
 use hyper::body::Incoming;
-use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_codec::negotiation::Negotiated;
+use yurt_codec::protobuf;
 
 use crate::app::App;
 use crate::metrics::RequestLabels;
@@ -57,8 +58,11 @@ impl RequestHead {
 pub(super) fn error_format(request: &Request<Incoming>, resource: Option<&Resource>) -> Negotiated {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
-    Negotiated::of_status(accept, resource.is_none_or(|resource| resource.kind.has_protobuf()))
-        .for_people(request.uri().query(), agent)
+    Negotiated::of_status(
+        accept,
+        resource.is_none_or(|resource| protobuf::supports(resource.kind)),
+    )
+    .for_people(request.uri().query(), agent)
 }
 
 fn find_resource(app: &App, info: &RequestInfo) -> Option<Arc<Resource>> {

@@ -6,7 +6,7 @@ use http::header::{ACCEPT, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::negotiation::Negotiated;
+use yurt_codec::negotiation::Negotiated;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::{CloseConnection, Peer, Rank, Server, Serving, handler};
 use yurt_runtime::http::{self as web, Body};

@@ -3,10 +3,10 @@
 
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
-use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::options::FieldValidation;
-use yurt_apimachinery::yaml::{self, YamlError};
 use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
+use yurt_codec::negotiation::Negotiated;
+use yurt_codec::yaml::{self, YamlError};
 use yurt_runtime::http::Body;
 
 use super::{check_version, create, reading, update, version_in};
@@ -61,7 +61,7 @@ impl<'a> Apply<'a> {
         let mut config = read_body(call, options.field_validation)?;
         let manager = call.manager(options);
         if let Some(view) = call.resource.view {
-            let as_shown = yurt_apimachinery::patch::apply::Write {
+            let as_shown = yurt_patch::apply::Write {
                 kind: call.resource.kind,
                 ..prepare::write(&call.resource, update::part(call), &manager, call.now())
             };

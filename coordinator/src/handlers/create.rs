@@ -2,9 +2,10 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{Object, ObjectKey, Status, Verb, WriteOptions, meta};
+use yurt_codec::negotiation::Shape;
+use yurt_codec::type_meta;
 use yurt_runtime::http::Body;
 
 use super::reading;
@@ -86,7 +87,7 @@ async fn create_as(
     admission::create(call, &object)?;
     if let Err(refused) = require_namespace(call, namespace, shown).await {
         // A terminating namespace refuses invalid objects, too, but after checks of kind and place.
-        meta::complete_type_meta(&mut object, call.resource.kind)?;
+        type_meta::complete(&mut object, call.resource.kind)?;
         meta::settle_namespace(&mut object, call.resource.kind, namespace)?;
         return Err(refused);
     }

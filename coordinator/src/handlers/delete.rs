@@ -5,9 +5,9 @@
 
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::{Shape, body_format, body_json};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{DeleteOptions, GroupResource, ListOptions, Object, ObjectKey, ResourceVersion, Status, meta};
+use yurt_codec::negotiation::{Shape, body_format, body_json};
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve;
 

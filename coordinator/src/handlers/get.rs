@@ -1,9 +1,9 @@
 //! GET of one object.
 
 use http::{Response, StatusCode};
-use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{ResourceVersion, Status};
+use yurt_codec::negotiation::Shape;
 use yurt_runtime::http::Body;
 use yurt_storage::serve::WAIT_FOR_RV;
 

@@ -2,8 +2,8 @@
 
 use http::{HeaderValue, Response, StatusCode};
 use yurt_apimachinery::list::ListMeta;
-use yurt_apimachinery::negotiation::{Negotiated, Shape};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
+use yurt_codec::negotiation::{Negotiated, Shape};
 use yurt_runtime::http::{Body, GZIP_ABOVE, GzipPlace, chunks, respond};
 use yurt_storage::serve;
 

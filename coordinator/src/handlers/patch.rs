@@ -2,12 +2,13 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::{PatchType, Shape, patch_type};
-use yurt_apimachinery::patch::{
+use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
+use yurt_codec::decoded;
+use yurt_codec::negotiation::{PatchType, Shape, patch_type};
+use yurt_codec::schema::{self, Message};
+use yurt_patch::{
     apply_json_patch, apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch, show_patch,
 };
-use yurt_apimachinery::schema::{self, Message};
-use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, decoded, meta};
 use yurt_runtime::http::Body;
 
 use super::{apply, check_version, reading, update, version_in};

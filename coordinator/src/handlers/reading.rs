@@ -4,14 +4,15 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use serde_json::Value;
+use yurt_apiextensions::structural::Structural;
 use yurt_apimachinery::gvr::GroupKind;
-use yurt_apimachinery::negotiation::{body_format, body_json};
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::structural::Structural;
-use yurt_apimachinery::typed::{self, Typed, TypedError};
-use yurt_apimachinery::{Status, decoded, meta, protobuf, schema};
+use yurt_apimachinery::{Status, meta};
+use yurt_codec::negotiation::{body_format, body_json};
+use yurt_codec::typed::{self, Typed, TypedError};
+use yurt_codec::{decoded, protobuf, schema, type_meta};
 
 use crate::registry::Resource;
 use crate::request::Call;
@@ -139,7 +140,7 @@ impl<'a> Expected<'a> {
         let wanted = self.api_versions[0];
         let version = if version.is_empty() { wanted } else { version };
         let kind = if kind.is_empty() { self.kind } else { kind };
-        Err(meta::of_another_kind(version, kind, wanted, self.kind))
+        Err(type_meta::of_another_kind(version, kind, wanted, self.kind))
     }
 
     /// True if a body is in the first of the versions, or names none.

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
-use yurt_apimachinery::negotiation::{Shape, negotiate};
-use yurt_apimachinery::representation::document;
 use yurt_apimachinery::{Status, Verb, WriteOptions};
+use yurt_codec::negotiation::{Shape, negotiate};
+use yurt_codec::representation::document;
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;

@@ -2,8 +2,9 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::{Object, ResourceVersion, Status, Verb, WriteOptions, meta};
+use yurt_codec::negotiation::Shape;
+use yurt_codec::type_meta;
 use yurt_runtime::http::Body;
 
 use super::{check_version, create, reading, version_in};
@@ -76,7 +77,7 @@ impl Wanted<'_> {
         }
         let call = self.call;
         let mut body = reading::body(call, self.options.field_validation)?;
-        meta::complete_type_meta(&mut body, call.resource.kind)?;
+        type_meta::complete(&mut body, call.resource.kind)?;
         meta::check_name(&body, call.name())?;
         meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;
         Ok(body)

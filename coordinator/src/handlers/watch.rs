@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::{HeaderValue, Response, StatusCode};
-use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::{ListOptions, ResourceVersion, Status};
+use yurt_codec::negotiation::Shape;
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve::{Selection, WatchRequest, watch};
 

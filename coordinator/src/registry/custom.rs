@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tracing::warn;
+use yurt_apiextensions::definition::{self, Definition};
+use yurt_apiextensions::structural::{self, Structural};
 use yurt_apimachinery::ResourceKind;
-use yurt_apimachinery::definition::{self, CustomKind, Definition};
-use yurt_apimachinery::structural::{self, Structural};
+use yurt_apimachinery::kind::CustomKind;
 use yurt_storage::kinds::Kinds;
 
 use super::fields::carry;

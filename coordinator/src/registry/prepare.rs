@@ -2,11 +2,12 @@
 //! result.
 
 use serde_json::{Value, json};
-use yurt_apimachinery::canonical::canonicalize;
-use yurt_apimachinery::patch::apply;
 use yurt_apimachinery::status::Faults;
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{Status, meta, schema};
+use yurt_apimachinery::{Status, meta};
+use yurt_codec::canonical::canonicalize;
+use yurt_codec::{schema, type_meta};
+use yurt_patch::apply;
 
 use super::Resource;
 use super::fields::carry;
@@ -49,7 +50,7 @@ pub(crate) fn created(
     uid: &str,
     account: Account<'_>,
 ) -> Result<Value, Status> {
-    meta::complete_type_meta(&mut object, resource.kind)?;
+    type_meta::complete(&mut object, resource.kind)?;
     meta::settle_namespace(&mut object, resource.kind, namespace)?;
     meta::check_no_resource_version(&object)?;
     meta::wipe_system_fields(&mut object);
@@ -90,7 +91,7 @@ pub(crate) fn updated(
     part: Part,
     account: Account<'_>,
 ) -> Result<Value, Status> {
-    meta::complete_type_meta(&mut new, resource.kind)?;
+    type_meta::complete(&mut new, resource.kind)?;
     let namespace = meta::metadata(old)
         .and_then(|metadata| metadata.get("namespace"))
         .and_then(Value::as_str);

@@ -4,8 +4,9 @@
 //! the stored form before validation, objects to the view's before an answer. Collection, keys, RVs and positions are the same.
 
 use serde_json::Value;
-use yurt_apimachinery::canonical::canonicalize;
-use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, event, schema};
+use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, event};
+use yurt_codec::canonical::canonicalize;
+use yurt_codec::schema;
 use yurt_storage::serve;
 
 /// A view of objects that are stored as another kind.

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
-use yurt_apimachinery::protobuf::{self, Envelope};
-use yurt_apimachinery::{schema, yaml};
+use yurt_codec::protobuf::{self, Envelope};
+use yurt_codec::{schema, yaml};
 
 use crate::harness::{Answer, Client, Server, config_map};
 

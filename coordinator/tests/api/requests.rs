@@ -552,11 +552,11 @@ async fn bodies_are_read_in_their_format_or_refused() {
     let words = refused["message"].as_str().unwrap();
     assert!(words.contains("expected prefix [107 56 115 0]"), "{words}");
     // An object without its type is of the kind that the path names.
-    let bare = yurt_apimachinery::protobuf::envelope("", "", b"\x0a\x06\x0a\x04bare");
+    let bare = yurt_codec::protobuf::envelope("", "", b"\x0a\x06\x0a\x04bare");
     post(MAPS, PROTOBUF, bare.into()).await.expect(201);
     assert_eq!(watch.told().await, "ADDED bare");
     let pools = "/apis/apps.openyurt.io/v1beta2/nodepools";
-    let typed = yurt_apimachinery::protobuf::envelope("apps.openyurt.io/v1beta2", "NodePool", b"\x0a\x03\x0a\x01p");
+    let typed = yurt_codec::protobuf::envelope("apps.openyurt.io/v1beta2", "NodePool", b"\x0a\x03\x0a\x01p");
     let refused = post(pools, PROTOBUF, typed.into()).await;
     assert_eq!(refused.code, 415, "custom resources have no protobuf: {}", refused.body);
     let list = admin.get(&format!("{MAPS}?resourceVersion=0")).await.expect(200);

@@ -147,7 +147,7 @@ pub(crate) fn api_version(group: &str, version: &str) -> String {
 }
 
 /// Group and version of an `apiVersion`.
-pub(crate) fn split_api_version(text: &str) -> (&str, &str) {
+pub fn split_api_version(text: &str) -> (&str, &str) {
     text.split_once('/').unwrap_or(("", text))
 }
 

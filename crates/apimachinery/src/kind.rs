@@ -6,6 +6,9 @@ use crate::gvr::{self, GroupKind, GroupResource, GroupVersionKind, GroupVersionR
 use crate::json_path::JsonPath;
 
 mod builtin;
+mod custom;
+
+pub use custom::CustomKind;
 
 /// A resource the API serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,11 +161,6 @@ impl ResourceKind {
     /// Group and kind, as validation errors name it.
     pub fn group_kind(&self) -> GroupKind {
         GroupKind::new(&*self.group, &*self.kind)
-    }
-
-    /// True if objects can be written in protobuf: built-in kinds can, custom resources cannot.
-    pub fn has_protobuf(&self) -> bool {
-        crate::schema::find(&self.group, &self.version, &self.kind).is_some()
     }
 
     /// `apiVersion` of an object.

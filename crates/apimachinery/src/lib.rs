@@ -10,10 +10,8 @@
 //! | Module | Decides |
 //! |---|---|
 //! | [`gvr`] | names of types |
-//! | [`kind`] | description of a resource, and the built-in resources |
-//! | [`definition`], [`json_path`] | kinds declared by a manifest, and the paths of their columns |
+//! | [`kind`], [`json_path`] | description of a resource, the built-in resources, and the paths of columns |
 //! | [`pool_scope`] | resources a pool shares in addition to those every pool shares |
-//! | [`schema`] | fields of the built-in types |
 //! | [`resource_version`] | resource versions and their issuers |
 //! | [`quantity`] | parsing and formatting of amounts of resources |
 //! | [`query`] | decoding of query parameters |
@@ -21,17 +19,14 @@
 //! | [`options`] | options of a list, watch, write or delete |
 //! | [`selector`] | objects that a list or watch selects |
 //! | [`object`] | representation of an object, and changes of one field of its bytes |
-//! | [`list`], [`partial`], [`watch`] | objects in lists, reduced to metadata, and as events |
-//! | [`protobuf`] | protobuf encoding of objects |
+//! | [`list`], [`watch`] | objects in lists, and as events |
 //! | [`status`] | form of failures |
-//! | [`negotiation`], [`representation`] | representation that a client wants, and its encoding |
-//! | [`yaml`] | parsing of YAML bodies |
 //! | [`meta`], [`values`] | validation of metadata and of single values |
-//! | [`canonical`] | canonical form of an object of a built-in kind |
-//! | [`decoded`] | memory that a decoded body may take |
-//! | [`typed`] | decoding of a body of a built-in kind, and its unknown fields |
-//! | [`patch`] | application of patches |
+//! | [`text`], [`nesting`] | Go's notation in messages, Go's limit of nesting |
 //! | [`time`], [`lease`], [`event`] | formats of times, the spec of a Lease, the two views of an event |
+//!
+//! Other crates encode objects (`yurt-codec`), patch them (`yurt-patch`), and declare kinds by manifests
+//! (`yurt-apiextensions`).
 //!
 //! ```
 //! use yurt_apimachinery::{Object, RequestInfo, ResourceVersion, Verb, kind::find_kind};
@@ -50,10 +45,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod canonical;
-pub mod decoded;
-pub mod definition;
-pub mod deflate;
 pub mod event;
 pub mod gvr;
 pub mod json_path;
@@ -62,30 +53,20 @@ pub mod lease;
 pub mod list;
 mod mapping;
 pub mod meta;
-pub mod negotiation;
 pub mod nesting;
 pub mod object;
 pub mod options;
-pub mod partial;
-pub mod patch;
 pub mod pool_scope;
-pub mod protobuf;
 pub mod quantity;
 pub mod query;
-pub mod representation;
 pub mod request_info;
 pub mod resource_version;
-pub mod schema;
 pub mod selector;
 pub mod status;
-pub mod structural;
-mod table;
-mod text;
+pub mod text;
 pub mod time;
-pub mod typed;
 pub mod values;
 pub mod watch;
-pub mod yaml;
 
 pub use gvr::{GroupKind, GroupResource, GroupVersionKind, GroupVersionResource};
 pub use kind::ResourceKind;

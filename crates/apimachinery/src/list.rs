@@ -1,4 +1,4 @@
-//! Lists: their metadata, and parsing them into items ([`crate::representation`] writes them).
+//! Lists: their metadata, and parsing them into items. Crate `yurt-codec` writes them.
 
 use serde::Serialize;
 
@@ -7,6 +7,9 @@ use crate::resource_version::ResourceVersion;
 mod parse;
 
 pub use parse::{ListError, ParsedList};
+
+/// `kind` of a list of objects that are reduced to their metadata.
+pub const PARTIAL_LIST_KIND: &str = "PartialObjectMetadataList";
 
 /// Metadata of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

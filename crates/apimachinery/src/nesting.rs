@@ -38,7 +38,7 @@ pub fn check(json: &[u8]) -> Result<(), TooDeep> {
 }
 
 /// Position after the closing quote of the string whose content begins at `at`.
-pub(crate) fn end_of_string(json: &[u8], mut at: usize) -> usize {
+pub fn end_of_string(json: &[u8], mut at: usize) -> usize {
     loop {
         let rest = json.get(at..).unwrap_or_default();
         let Some(len) = memchr::memchr2(b'"', b'\\', rest) else {

@@ -3,38 +3,38 @@
 //! Objects are never decoded into typed structs. Output equals input byte for byte, unknown fields included, and
 //! parsing takes one pass over the bytes.
 
+use std::any::Any;
 use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use serde_json::Value;
 
 use crate::kind::{ResourceKind, SelectableField};
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
-use crate::schema::Message;
 use crate::selector::Labels;
 
+mod cache_slot;
 mod decodable;
 mod extract;
-mod kept;
 mod key;
-mod runs;
-pub(crate) mod wire;
+pub mod wire;
 
-pub(crate) use decodable::is_decodable;
+pub use decodable::is_decodable;
 pub use extract::TypeMeta;
-pub use kept::KEPT_BYTES_MAX;
 pub use key::ObjectKey;
 
+use cache_slot::CacheSlot;
 use extract::Extract;
-use kept::Kept;
-pub use kept::Plain;
-pub(crate) use runs::{Run, reach, run_len};
 
 /// An immutable object. Cheap to clone.
 #[derive(Clone)]
 pub struct Object(Arc<Inner>);
+
+/// Identity of an object in memory. It does not keep the object alive, and no other object has it while it exists.
+#[derive(Clone)]
+pub struct ObjectIdentity(Weak<Inner>);
 
 struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
@@ -42,7 +42,7 @@ struct Inner {
     resource_version: ResourceVersion,
     /// Position of the metadata in the bytes, once it was needed.
     metadata_at: Option<NonZeroU32>,
-    kept: Kept,
+    encoding_cache: CacheSlot,
     meta: Arc<Meta>,
 }
 
@@ -128,7 +128,7 @@ impl Object {
             bytes,
             resource_version,
             metadata_at: metadata_at.and_then(narrow),
-            kept: Kept::default(),
+            encoding_cache: CacheSlot::default(),
             meta: Arc::new(meta),
         })))
     }
@@ -165,7 +165,7 @@ impl Object {
             resource_version,
             // Everything before it stays unchanged.
             metadata_at: metadata_at.and_then(narrow),
-            kept: Kept::default(),
+            encoding_cache: CacheSlot::default(),
             meta: Arc::clone(&self.0.meta),
         }))
     }
@@ -233,23 +233,15 @@ impl Object {
         serde_json::from_slice(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
     }
 
-    /// The object as an item of a protobuf list, key and length included. `message` is always that of its kind. Cached
-    /// for later calls, up to [`KEPT_BYTES_MAX`].
-    pub(crate) fn protobuf_item(&self, message: Message) -> Bytes {
-        self.0.kept.item(message, &self.0.bytes)
+    /// The cache of encodings of this object, made on first use and dropped with the object. Its contents belong to the
+    /// crate that encodes objects. `None` if it was made as another type.
+    pub fn encoding_cache<T: Any + Default + Send + Sync>(&self) -> Option<&T> {
+        self.0.encoding_cache.get_or_default()
     }
 
-    /// Length of [`Self::protobuf_item`]: the length of a list precedes its items.
-    pub(crate) fn protobuf_item_len(&self, message: Message) -> usize {
-        self.0.kept.item_len(message, &self.0.bytes)
-    }
-
-    /// The object as an item of a list.
-    pub(crate) fn item(&self, plain: Plain) -> Bytes {
-        match plain {
-            Plain::Json => self.0.bytes.clone(),
-            Plain::Item(message) => self.protobuf_item(message),
-        }
+    /// Identity of this value in memory, which its clones share.
+    pub fn identity(&self) -> ObjectIdentity {
+        ObjectIdentity(Arc::downgrade(&self.0))
     }
 
     /// Approximate memory of the object, in bytes.
@@ -272,6 +264,15 @@ impl Eq for Object {}
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Object({} @{})", self.key(), self.resource_version())
+    }
+}
+
+// === impl ObjectIdentity ===
+
+impl ObjectIdentity {
+    /// True if `object` is the one whose identity this is.
+    pub fn is(&self, object: &Object) -> bool {
+        self.0.as_ptr() == Arc::as_ptr(&object.0)
     }
 }
 

@@ -10,10 +10,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::definition::CustomKind;
 use crate::gvr::{GroupResource, GroupVersionResource};
 use crate::json_path::JsonPath;
-use crate::kind::{ColumnType, PrinterColumn, ResourceKind, find_kind};
+use crate::kind::{ColumnType, CustomKind, PrinterColumn, ResourceKind, find_kind};
 use crate::meta::{dns_label_faults, dns_subdomain_faults};
 
 /// Key of the ConfigMap.

@@ -6,7 +6,7 @@ use std::io;
 use serde_json::Value;
 
 /// Quotes like Go's `%q`.
-pub(crate) fn go_quote(text: &str) -> String {
+pub fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for c in text.chars() {
@@ -63,7 +63,7 @@ pub(crate) fn html_escape(text: &str) -> String {
 }
 
 /// The text, or its first `most` bytes and `...`.
-pub(crate) fn cut(text: &str, most: usize) -> Cow<'_, str> {
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);
     }
@@ -101,7 +101,7 @@ pub(crate) fn json_up_to(value: &Value, most: usize) -> String {
 }
 
 /// Prints decoded JSON like Go's `%v`: `map[a:1 b:[x y] c:<nil>]`.
-pub(crate) fn go_value(value: &Value) -> String {
+pub fn go_value(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),

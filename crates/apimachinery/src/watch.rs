@@ -1,12 +1,11 @@
-//! The frames of a watch in JSON: one document per line. Other formats: [`crate::representation`].
+//! The frames of a watch in JSON: one document per line. Crate `yurt-codec` writes other formats.
 
 use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::object::wire::{self, quote};
-use crate::resource_version::ResourceVersion;
+use crate::object::wire;
 use crate::status::Status;
 
 mod bookmark;
@@ -65,31 +64,6 @@ pub fn frame(event_type: EventType, object: &Bytes) -> Bytes {
 /// The last frame of a stream that failed.
 pub fn error_frame(status: &Status) -> Bytes {
     frame(EventType::Error, &status.to_json())
-}
-
-/// The beginning of an object, up to its type.
-pub(crate) fn object_head(kind: &str, api_version: &str) -> String {
-    format!(r#"{{"kind":{},"apiVersion":{}"#, quote(kind), quote(api_version))
-}
-
-/// The object of a bookmark.
-pub(crate) fn bookmark_object(
-    kind: &str,
-    api_version: &str,
-    version: ResourceVersion,
-    annotations: &[(&str, &str)],
-) -> Bytes {
-    let mut object = object_head(kind, api_version);
-    object.push_str(&format!(r#","metadata":{{"resourceVersion":"{version}""#));
-    if !annotations.is_empty() {
-        let pairs: Vec<String> = annotations
-            .iter()
-            .map(|(key, value)| format!("{}:{}", quote(key), quote(value)))
-            .collect();
-        object.push_str(&format!(r#","annotations":{{{}}}"#, pairs.join(",")));
-    }
-    object.push_str("}}");
-    object.into()
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use yurt_apimachinery::negotiation::{Format, Negotiated};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_codec::negotiation::{Format, Negotiated};
 
 /// Overhead in bytes counted for one step, in addition to the objects it holds.
 const STEP_OVERHEAD: usize = 160;

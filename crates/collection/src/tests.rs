@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::negotiation::{Shape, negotiate};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_codec::negotiation::{Shape, negotiate};
 
 use super::*;
 

@@ -15,7 +15,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, BodyStream, Empty, Full, StreamBody};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::negotiation::Negotiated;
+use yurt_codec::negotiation::Negotiated;
 
 mod chunks;
 pub mod client;

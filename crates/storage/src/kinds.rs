@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use yurt_apimachinery::ResourceKind;
-use yurt_apimachinery::definition::CustomKind;
+use yurt_apimachinery::kind::CustomKind;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::pool_scope::SharedResource;
 

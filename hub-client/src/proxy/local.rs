@@ -9,9 +9,10 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
+use yurt_codec::negotiation::{Negotiated, Shape, negotiate};
+use yurt_codec::protobuf;
 use yurt_runtime::Clock;
 use yurt_runtime::http::{Body, chunks, full, joined, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
@@ -131,7 +132,7 @@ impl Local {
             Verb::List => Shape::List,
             _ => Shape::Watch,
         };
-        let negotiated = negotiate(accept, shape, kind.has_protobuf(), request.uri().query(), None)?;
+        let negotiated = negotiate(accept, shape, protobuf::supports(kind), request.uri().query(), None)?;
         let response = match info.verb {
             Verb::Get => self.get(&replica, info, &*view, &negotiated).await?,
             Verb::List => match self

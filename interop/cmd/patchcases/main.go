@@ -3,7 +3,7 @@
 //
 // The coordinator's implementations are pure functions; their tests read the files and must produce the same results.
 //
-//	go run ./cmd/patchcases ../crates/apimachinery/testdata
+//	go run ./cmd/patchcases ../crates
 package main
 
 import (
@@ -20,7 +20,7 @@ const seed = 20261121
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: patchcases FOLDER")
+		fmt.Fprintln(os.Stderr, "usage: patchcases CRATES")
 		os.Exit(2)
 	}
 	if err := run(os.Args[1]); err != nil {
@@ -29,11 +29,11 @@ func main() {
 	}
 }
 
-func run(folder string) error {
+func run(crates string) error {
 	files := map[string]func(*rand.Rand) ([]any, error){
-		"strategic.json": strategicCases,
-		"apply.json":     applyCases,
-		"decode.json":    decodeCases,
+		"patch/testdata/strategic.json": strategicCases,
+		"patch/testdata/apply.json":     applyCases,
+		"codec/testdata/decode.json":    decodeCases,
 	}
 	for name, generate := range files {
 		cases, err := generate(rand.New(rand.NewSource(seed)))
@@ -54,7 +54,7 @@ func run(folder string) error {
 			text.WriteByte('\n')
 		}
 		text.WriteString("]\n")
-		if err := os.WriteFile(filepath.Join(folder, name), text.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(crates, filepath.FromSlash(name)), text.Bytes(), 0o644); err != nil {
 			return err
 		}
 	}

@@ -6,8 +6,8 @@
 // its apply configurations. The versions are those of go.mod. For a new Kubernetes minor version, raise them and run
 // this command.
 //
-//	go run ./cmd/schema > ../crates/apimachinery/src/schema/table.rs
-//	go run ./cmd/schema -check ../crates/apimachinery/src/schema/table.rs    exit 1 if the file differs
+//	go run ./cmd/schema > ../crates/codec/src/schema/table.rs
+//	go run ./cmd/schema -check ../crates/codec/src/schema/table.rs    exit 1 if the file differs
 package main
 
 import (

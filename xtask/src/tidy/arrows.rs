@@ -1,7 +1,8 @@
 //! The dependencies between our crates are the ones in the table, and every crate has a row.
 //!
-//! `apimachinery ← {collection ← pool-protocol, runtime} ← storage ← {coordinator, hub-client}`; the programs never import each other, they
-//! communicate over HTTP only. A new row or arrow is a decision about the architecture: it needs an ADR.
+//! `apimachinery ← codec ← {collection ← pool-protocol, runtime} ← storage ← {coordinator, hub-client}`, with
+//! `apiextensions` and `patch` between `codec` and the coordinator. The programs never import each other, they communicate
+//! over HTTP only. A new row or arrow is a decision about the architecture: it needs an ADR.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -16,8 +17,11 @@ struct Row {
 }
 
 const CRATES: &[&str] = &[
+    "yurt-apiextensions",
     "yurt-apimachinery",
+    "yurt-codec",
     "yurt-collection",
+    "yurt-patch",
     "yurt-pool-protocol",
     "yurt-runtime",
     "yurt-storage",
@@ -31,24 +35,41 @@ const TABLE: &[Row] = &[
         tests_may_use: FIXTURES,
     },
     Row {
-        package: "yurt-collection",
+        package: "yurt-codec",
         may_use: &["yurt-apimachinery"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
+        package: "yurt-apiextensions",
+        may_use: &["yurt-apimachinery", "yurt-codec"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
+        // Server-side apply merges custom resources by their schemas.
+        package: "yurt-patch",
+        may_use: &["yurt-apimachinery", "yurt-codec", "yurt-apiextensions"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
+        package: "yurt-collection",
+        may_use: &["yurt-apimachinery", "yurt-codec"],
         tests_may_use: FIXTURES,
     },
     Row {
         package: "yurt-pool-protocol",
-        may_use: &["yurt-apimachinery", "yurt-collection"],
+        may_use: &["yurt-apimachinery", "yurt-codec", "yurt-collection"],
         tests_may_use: FIXTURES,
     },
     Row {
+        // It compresses answers, and encodes failures in the client's format.
         package: "yurt-runtime",
-        may_use: &["yurt-apimachinery"],
+        may_use: &["yurt-apimachinery", "yurt-codec"],
         tests_may_use: FIXTURES,
     },
     Row {
         package: "yurt-storage",
-        may_use: &["yurt-apimachinery", "yurt-collection", "yurt-runtime"],
-        tests_may_use: FIXTURES,
+        may_use: &["yurt-apimachinery", "yurt-codec", "yurt-collection", "yurt-runtime"],
+        tests_may_use: &["yurt-apiextensions", "yurt-test-support"],
     },
     Row {
         package: "yurt-coordinator",
@@ -68,8 +89,15 @@ const TABLE: &[Row] = &[
     Row {
         // Fuzz targets are tests of everything, in a package of their own.
         package: "yurt-fuzz",
-        may_use: &["yurt-apimachinery", "yurt-runtime", "yurt-storage", "yurt-coordinator"],
-        tests_may_use: FIXTURES,
+        may_use: &[
+            "yurt-apimachinery",
+            "yurt-codec",
+            "yurt-patch",
+            "yurt-runtime",
+            "yurt-storage",
+            "yurt-coordinator",
+        ],
+        tests_may_use: &["yurt-apiextensions", "yurt-test-support"],
     },
     Row {
         // Models and simulations drive the pure parts of both programs; nothing depends on it.

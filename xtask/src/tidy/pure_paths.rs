@@ -9,8 +9,11 @@ use crate::rust_text;
 
 /// Path prefixes of the pure modules. `…/name` covers `name.rs` and everything below `name/`.
 const PURE: &[&str] = &[
+    "crates/apiextensions/src/",
     "crates/apimachinery/src/",
+    "crates/codec/src/",
     "crates/collection/src/",
+    "crates/patch/src/",
     "crates/pool-protocol/src/",
     "coordinator/src/forgery/penalties",
     "coordinator/src/forgery/reports",

@@ -50,13 +50,13 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
     let for_tests: &[&str] = match profile {
         Profile::Tests => &[
             "--package",
-            "yurt-apimachinery",
+            "yurt-codec",
             "--example",
             "transcode",
             "--package",
             "yurt-chaos-tests",
         ],
-        Profile::Quick => &["--package", "yurt-apimachinery", "--example", "transcode"],
+        Profile::Quick => &["--package", "yurt-codec", "--example", "transcode"],
         Profile::Release => &[],
     };
     command::run(

@@ -2,7 +2,7 @@
 //! manifest; without one they are objects of any shape.
 
 use serde_json::{Map, Value, json};
-use yurt_apimachinery::schema::{self, ApplyRule, Field, FieldType, Message};
+use yurt_codec::schema::{self, ApplyRule, Field, FieldType, Message};
 
 use crate::discovery::model::{Entry, Group};
 

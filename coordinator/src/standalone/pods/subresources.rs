@@ -4,10 +4,10 @@
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::gvr::GroupKind;
-use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::{DeleteOptions, GroupResource, Status, Verb, WriteOptions, meta};
+use yurt_codec::negotiation::Shape;
 use yurt_runtime::http::{self as web, Body};
 
 use crate::handlers::reading::{self, Expected};

@@ -1,7 +1,7 @@
 //! Results of writes of pods, compared with the answers of kube-apiserver 1.36.3 to the same
 //! bodies.
 
-use yurt_apimachinery::{canonical, schema};
+use yurt_codec::{canonical, schema};
 
 use super::*;
 

@@ -4,11 +4,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::ListMeta;
+use super::{ListMeta, PARTIAL_LIST_KIND};
 use crate::kind::ResourceKind;
 use crate::mapping::Mapping;
 use crate::object::{Object, ObjectError};
-use crate::partial;
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
 
 /// A list of another server.
@@ -81,7 +80,7 @@ impl ParsedList {
     pub fn parse(body: Bytes, kind: &ResourceKind) -> Result<Self, ListError> {
         let raw: RawList<'_> = crate::mapping::from_slice(&body)?;
         let found = raw.kind.unwrap_or_default();
-        let is_partial = found == partial::LIST_KIND;
+        let is_partial = found == PARTIAL_LIST_KIND;
         if found != kind.list_kind && !is_partial {
             return Err(ListError::WrongKind {
                 found,

@@ -12,7 +12,7 @@ const MAX_DEPTH: usize = 127;
 const SAFE_NUMBER_LEN: usize = 300;
 
 /// True if text that is known to be JSON can be decoded as a `serde_json::Value`.
-pub(crate) fn is_decodable(text: &str) -> bool {
+pub fn is_decodable(text: &str) -> bool {
     let bytes = text.as_bytes();
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(byte) = bytes.get(at) {

@@ -10,7 +10,7 @@ use super::extract::TypeMeta;
 use crate::kind::ResourceKind;
 use crate::resource_version::ResourceVersion;
 
-pub(crate) mod scan;
+pub mod scan;
 
 use scan::{Member, last_member, members};
 
@@ -116,7 +116,7 @@ pub(super) fn set_resource_version(bytes: &[u8], metadata: usize, resource_versi
 }
 
 /// The bytes of the object's metadata, exactly as they are; `None` if there is none.
-pub(crate) fn metadata(bytes: &Bytes) -> Option<Bytes> {
+pub fn metadata(bytes: &Bytes) -> Option<Bytes> {
     member(bytes, "metadata")
 }
 
@@ -148,7 +148,7 @@ fn splice(bytes: &[u8], range: &std::ops::Range<usize>, text: &str) -> Bytes {
 }
 
 /// A JSON string of a text, with escapes where needed.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     Value::from(text).to_string()
 }
 

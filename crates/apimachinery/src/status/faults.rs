@@ -36,7 +36,7 @@ impl Faults {
     }
 
     /// Adds a fault that is not kept yet.
-    pub(crate) fn push_new(&mut self, fault: FieldError) {
+    pub fn push_new(&mut self, fault: FieldError) {
         let is_known = |known: &FieldError| (&known.field, &known.message) == (&fault.field, &fault.message);
         if !self.kept.iter().any(is_known) {
             self.push(fault);
@@ -50,7 +50,7 @@ impl Faults {
     }
 
     /// Adds those of another list that are not kept yet.
-    pub(crate) fn append_new(&mut self, other: Self) {
+    pub fn append_new(&mut self, other: Self) {
         self.left_out += other.left_out;
         other.kept.into_iter().for_each(|fault| self.push_new(fault));
     }

@@ -3,9 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::kind::find_kind;
-use crate::negotiation::{MetaVersion, Negotiated, Transform};
-use crate::time::Time;
+use crate::object::wire::quote;
+use crate::resource_version::ResourceVersion;
 
 fn decode(parts: &[&[u8]]) -> Vec<RawEvent> {
     let mut decoder = WatchDecoder::new();
@@ -31,32 +30,11 @@ fn frames_are_single_lines() {
     );
 }
 
-fn bookmark_frame(transform: Transform, annotations: &[(&str, &str)]) -> Bytes {
-    let pods = find_kind("", "pods").unwrap();
-    let how = Negotiated {
-        transform,
-        ..Negotiated::default()
-    };
-    how.bookmark(pods, ResourceVersion(5), annotations, Time::from_unix(0), true)
-}
-
-#[test]
-fn bookmarks_carry_kind_version_and_annotations() {
-    assert_eq!(
-        bookmark_frame(Transform::None, &[(INITIAL_EVENTS_END, "true")]),
-        "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"5\",\
-         \"annotations\":{\"k8s.io/initial-events-end\":\"true\"}},\"spec\":{\"containers\":null},\"status\":{}}}\n"
-    );
-    assert_eq!(
-        bookmark_frame(Transform::PartialObjectMetadata(MetaVersion::V1), &[]),
-        "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\
-         \"metadata\":{\"resourceVersion\":\"5\"}}}\n"
-    );
-}
-
 #[test]
 fn bookmarks_are_read() {
-    let events = decode(&[&bookmark_frame(Transform::None, &[(INITIAL_EVENTS_END, "true")])]);
+    let object =
+        br#"{"kind":"Pod","metadata":{"resourceVersion":"5","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
+    let events = decode(&[&frame(EventType::Bookmark, &Bytes::from_static(object))]);
     let bookmark = Bookmark::parse(&events[0].object).unwrap();
     assert_eq!(bookmark.resource_version, ResourceVersion(5));
     assert!(bookmark.ends_initial_events());

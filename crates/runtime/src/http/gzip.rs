@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use yurt_apimachinery::deflate::FAST;
+use yurt_codec::deflate::FAST;
 
 use super::{Body, BoxError};
 

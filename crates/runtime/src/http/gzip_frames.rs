@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http::HeaderMap;
 use parking_lot::Mutex;
-use yurt_apimachinery::deflate::{Compressor, Deflated, HEAD, Sum};
+use yurt_codec::deflate::{Compressor, Deflated, HEAD, Sum};
 
 /// Size in bytes below which frames are compared by content. Larger frames are compared by address: they are shared, or
 /// never the same.

@@ -165,7 +165,7 @@ fn state_as(name: &str, held: &Collection, kind: &ResourceKind) -> Result<Recove
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use yurt_apimachinery::definition;
+    use yurt_apiextensions::definition;
     use yurt_collection::Reader;
 
     use super::*;

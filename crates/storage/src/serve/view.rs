@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_codec::negotiation::Negotiated;
 use yurt_collection::{Change, ChangeKind, Delivery};
 use yurt_runtime::Clock;
 

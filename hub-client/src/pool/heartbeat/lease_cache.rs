@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use yurt_apimachinery::ResourceVersion;
-use yurt_apimachinery::negotiation::{body_format, body_json};
+use yurt_codec::negotiation::{body_format, body_json};
 use yurt_pool_protocol::heartbeat::DELEGATE_HEARTBEAT_ANNOTATION;
 use yurt_runtime::http::{Body, full};
 

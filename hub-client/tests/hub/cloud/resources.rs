@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::negotiation::{Shape, negotiate};
 use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
+use yurt_codec::negotiation::{Shape, negotiate};
+use yurt_codec::protobuf;
 use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, full, json, respond, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
@@ -193,7 +194,7 @@ impl Resources {
             _ => Shape::List,
         };
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let how = negotiate(accept, shape, kind.has_protobuf(), query, None)?;
+        let how = negotiate(accept, shape, protobuf::supports(kind), query, None)?;
         let options = ListOptions::parse(query, info.verb == Verb::Watch, kind)?;
         let selection = Selection {
             namespace: info.namespace.clone(),

@@ -63,7 +63,7 @@ impl Iterator for Members<'_> {
 }
 
 /// The first place at or after `at` that is no whitespace.
-pub(crate) fn skip_blank(bytes: &[u8], at: usize) -> usize {
+pub fn skip_blank(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     at + rest
         .iter()
@@ -87,7 +87,7 @@ fn skip_string(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The end of the value that starts at `at`. Counts brackets instead of recursing.
-pub(crate) fn skip_value(bytes: &[u8], at: usize) -> Option<usize> {
+pub fn skip_value(bytes: &[u8], at: usize) -> Option<usize> {
     match bytes.get(at)? {
         b'"' => skip_string(bytes, at),
         b'{' | b'[' => skip_container(bytes, at),

@@ -1,0 +1,160 @@
+//! Effect of a custom resource's schema on its objects: unknown fields are removed, absent fields get their defaults,
+//! and forbidden values are reported.
+//!
+//! Supported are types, members, items, limits, `pattern`, `format`, `enum`, `nullable`, `default`, `allOf`, `anyOf`,
+//! `oneOf`, `not`, and the extensions that preserve unknown fields. Not enforced are rules in CEL and a few formats,
+//! which [`not_enforced`] lists. [`check`] rejects patterns that cannot be compiled.
+//!
+//! ```
+//! use serde_json::json;
+//! use yurt_apiextensions::structural::Structural;
+//!
+//! let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "required": ["color"], "properties": {
+//!     "color": {"type": "string"}, "size": {"type": "integer", "maximum": 9, "default": 3}}}}});
+//! let schema = Structural::of(&schema);
+//! let mut object = json!({"spec": {"odd": 1}});
+//! assert_eq!(schema.shape(&mut object), ["spec.odd"]);
+//! assert_eq!(object, json!({"spec": {"size": 3}}));
+//! assert_eq!(schema.faults(&object, None).len(), 1, "a color is required");
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use yurt_apimachinery::status::Faults;
+
+mod combined;
+mod faults;
+mod formats;
+mod path;
+mod shape;
+mod survey;
+
+use combined::Combined;
+pub use faults::Limits;
+use path::Path;
+use survey::pattern;
+pub use survey::{check, not_enforced};
+
+/// The schema of one version of a kind.
+#[derive(Debug)]
+pub struct Structural(Node);
+
+/// The schema of one value.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// JSON types it may have; empty: any.
+    pub types: Vec<&'static str>,
+    nullable: bool,
+    /// Members without a schema stay.
+    pub preserves: bool,
+    /// An object with a type and metadata of its own.
+    pub embedded: bool,
+    /// Schemas of the members that are listed.
+    pub properties: BTreeMap<String, Node>,
+    /// Members that are not listed.
+    pub additional: Additional,
+    /// Schema of the items of a list.
+    pub items: Option<Box<Node>>,
+    /// The value if it is absent.
+    pub default: Option<Value>,
+    /// Constraints in addition to the type.
+    pub limits: Limits,
+    combined: Option<Box<Combined>>,
+    /// True if the map is owned and replaced as a whole.
+    pub is_atomic_map: bool,
+}
+
+/// Members that are not listed.
+#[derive(Debug, Default)]
+pub enum Additional {
+    /// There are none.
+    #[default]
+    None,
+    /// Any key, with any value.
+    Any,
+    /// Any key, with values of this schema.
+    Each(Box<Node>),
+}
+
+/// All JSON types.
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+
+// === impl Structural ===
+
+impl Structural {
+    /// Reads an OpenAPI v3 schema. Parts that are not supported, and those that [`check`] rejects, are not enforced.
+    pub fn of(schema: &Value) -> Self {
+        // The outermost object has a type and metadata, regardless of its schema.
+        Self(Node {
+            embedded: true,
+            ..Node::of(schema)
+        })
+    }
+
+    /// Removes fields that the schema does not know and fills in its defaults. Returns the paths of the removed fields,
+    /// sorted, 100 at most.
+    pub fn shape(&self, object: &mut Value) -> Vec<String> {
+        let unknown = shape::prune(object, &self.0);
+        shape::drop_nulls(object, &self.0);
+        shape::fill(object, &self.0);
+        unknown
+    }
+
+    /// Faults in the values of an object, with kube-apiserver's texts. Values that an update leaves as they were in
+    /// `old` are accepted.
+    pub fn faults(&self, object: &Value, old: Option<&Value>) -> Faults {
+        let mut errors = Faults::default();
+        faults::check(&self.0, &mut Path::default(), object, old, &mut errors);
+        errors
+    }
+
+    /// The schema of the whole object.
+    pub fn root(&self) -> &Node {
+        &self.0
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    fn of(schema: &Value) -> Self {
+        let is = |name: &str| schema[name] == true;
+        let types = if is("x-kubernetes-int-or-string") {
+            vec!["integer", "string"]
+        } else {
+            TYPES.into_iter().filter(|name| schema["type"] == *name).collect()
+        };
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        Self {
+            types,
+            nullable: is("nullable"),
+            preserves: is("x-kubernetes-preserve-unknown-fields"),
+            embedded: is("x-kubernetes-embedded-resource"),
+            properties: properties
+                .map(|(name, schema)| (name.clone(), Self::of(schema)))
+                .collect(),
+            additional: match &schema["additionalProperties"] {
+                Value::Object(_) => Additional::Each(Box::new(Self::of(&schema["additionalProperties"]))),
+                Value::Bool(true) => Additional::Any,
+                _ => Additional::None,
+            },
+            items: schema["items"]
+                .is_object()
+                .then(|| Box::new(Self::of(&schema["items"]))),
+            default: schema.get("default").filter(|default| !default.is_null()).cloned(),
+            limits: Limits::of(schema),
+            combined: Combined::of(schema).map(Box::new),
+            is_atomic_map: schema["x-kubernetes-map-type"] == "atomic",
+        }
+    }
+
+    /// True if a null here counts as an absent value.
+    fn takes_null_for_nothing(&self, value: &Value) -> bool {
+        value.is_null() && !self.nullable
+    }
+}
+
+#[cfg(test)]
+mod tests;

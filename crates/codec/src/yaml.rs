@@ -1,0 +1,175 @@
+//! YAML bodies, parsed to and written from JSON.
+//!
+//! The values are counted while they are made ([`crate::decoded`]): aliases make small documents large.
+
+mod counted;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::decoded::TooManyValues;
+use counted::Counter;
+use yurt_apimachinery::status::Status;
+
+/// Most bytes of text in one document, including the text that its aliases repeat.
+const SCALAR_BYTES_MAX: usize = 8 << 20;
+/// Most aliases of one document. A manifest repeats a few values; each alias is expanded at each use.
+const ALIASES_MAX: usize = 100;
+
+/// A document that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum YamlError {
+    /// Not YAML, several documents, keys that occur twice, or more aliases and nesting than the parser's bounds allow.
+    #[error("yaml: {0}")]
+    Yaml(String),
+    /// The result would take too much memory.
+    #[error(transparent)]
+    TooLarge(#[from] TooManyValues),
+}
+
+/// Reads one document as a value. Numbers with a leading zero are octal, as in YAML 1.1: modes of files are written so.
+///
+/// # Errors
+///
+/// When it cannot be parsed, or its expansion exceeds the limits.
+pub fn parse(body: &[u8]) -> Result<Value, YamlError> {
+    read(
+        body,
+        serde_saphyr::options! { legacy_octal_numbers: true, budget: budget() },
+    )
+}
+
+/// Reads one document in which keys may occur twice: the last one counts.
+///
+/// # Errors
+///
+/// As [`parse`], but for such keys.
+pub fn parse_repeating(body: &[u8]) -> Result<Value, YamlError> {
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        budget: budget(),
+    };
+    read(body, options)
+}
+
+fn read(body: &[u8], options: serde_saphyr::Options) -> Result<Value, YamlError> {
+    let counter = Counter::of(body.len());
+    let read =
+        serde_saphyr::with_deserializer_from_slice_with_options(body, options, |document| counter.read(document));
+    if let Some(refused) = counter.refusal() {
+        return Err(refused.into());
+    }
+    read.map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
+}
+
+fn budget() -> Option<serde_saphyr::Budget> {
+    serde_saphyr::budget! {
+        max_total_scalar_bytes: SCALAR_BYTES_MAX,
+        max_recorded_anchor_bytes: SCALAR_BYTES_MAX,
+        max_aliases: ALIASES_MAX,
+    }
+}
+
+/// Reads one document as JSON text.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn to_json(body: &[u8]) -> Result<Bytes, YamlError> {
+    Ok(parse(body)?.to_string().into())
+}
+
+/// Writes JSON text as YAML; text that is no JSON stays as it is.
+pub fn from_json(json: &[u8]) -> Bytes {
+    let text = serde_json::from_slice::<Value>(json)
+        .ok()
+        .and_then(|value| serde_saphyr::to_string(&value).ok());
+    text.map_or_else(|| Bytes::copy_from_slice(json), Bytes::from)
+}
+
+/// First line of the parser's message; the parser draws the place below it.
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+// === impl YamlError ===
+
+impl YamlError {
+    /// 400 with `context` before the reason; 413 for a document that takes too much memory.
+    pub fn into_status(self, context: &str) -> Status {
+        match self {
+            Self::Yaml(_) => Status::bad_request(format!("{context}{self}")),
+            Self::TooLarge(refused) => refused.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_read() {
+        let text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  labels: {x: 'true', y: \"1\"}\ndata:\n  k: |\n    one\n    two\nimmutable: true\n";
+        let want = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": {"x": "true", "y": "1"}},
+            "data": {"k": "one\ntwo\n"}, "immutable": true,
+        });
+        assert_eq!(parse(text.as_bytes()).unwrap(), want);
+        assert_eq!(
+            parse(br#"{"a":[1,null,"x"]}"#).unwrap(),
+            json!({"a": [1, null, "x"]}),
+            "JSON is YAML"
+        );
+        let mode = json!({"mode": 420, "text": "0644", "zero": 0, "ten": 10});
+        let text = b"{mode: 0644, text: \"0644\", zero: 0, ten: 10}";
+        assert_eq!(
+            (parse(text).unwrap(), parse_repeating(text).unwrap()),
+            (mode.clone(), mode)
+        );
+        assert!(parse(b"a: [").is_err() && parse(b"\xff").is_err());
+        let twice = b"a: 1\nb: {c: 1, c: 2}\na: 3\n";
+        assert!(parse(twice).is_err());
+        assert_eq!(parse_repeating(twice).unwrap(), json!({"a": 3, "b": {"c": 2}}));
+    }
+
+    #[test]
+    fn bombs_are_refused() {
+        let mut laughs = String::from("a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n");
+        for at in 1..10 {
+            let list = vec![format!("*a{}", at - 1); 9].join(",");
+            laughs.push_str(&format!("a{at}: &a{at} [{list}]\n"));
+        }
+        assert!(to_json(laughs.as_bytes()).is_err());
+        let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 60].join(","));
+        assert!(to_json(long.as_bytes()).is_err());
+        let many = |aliases: usize| format!("a: &a [1]\nb: [{}]\n", vec!["*a"; aliases].join(","));
+        assert!(parse(many(90).as_bytes()).is_ok());
+        let refused = parse(many(ALIASES_MAX + 1).as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains("alias"), "{refused}");
+        let text = "x".repeat(SCALAR_BYTES_MAX / 64);
+        let repeated = format!("a: &a {text}\nb: [{}]\n", vec!["*a"; 64].join(","));
+        assert!(parse(repeated.as_bytes()).is_err());
+        assert!(to_json("[".repeat(100_000).as_bytes()).is_err());
+        assert!(to_json("- ".repeat(100_000).as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(texts in proptest::collection::vec("\\PC{0,8}|true|null|1e3|~|- |a: b|#", 1..4), number: i64, fraction in proptest::num::f64::NORMAL) {
+            let value = json!({"list": texts, "map": {texts[0].clone(): number, "f": fraction, "n": null, "e": {}, "l": []}});
+            let yaml = from_json(value.to_string().as_bytes());
+            prop_assert_eq!(parse(&yaml).unwrap(), value);
+        }
+
+        #[test]
+        fn any_text_is_survived(text in "[-&*a: \\[\\]{}|>!\n\"']{0,40}") {
+            let _ = to_json(text.as_bytes());
+            let _ = from_json(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! JSON patches that apply, that must fail, and malicious ones.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn json_patch(mut document: Value, patch: &Value) -> Result<Value, u16> {
+    apply_json_patch(&mut document, patch.to_string().as_bytes())
+        .map(|()| document)
+        .map_err(|status| status.code())
+}
+
+#[test]
+fn operations_apply_in_order() {
+    let patch = json!([
+        {"op": "test", "path": "/a", "value": 1},
+        {"op": "replace", "path": "/a", "value": 2},
+        {"op": "add", "path": "/l/-", "value": "x"},
+        {"op": "copy", "from": "/a", "path": "/b"},
+        {"op": "move", "from": "/b", "path": "/c~1d"},
+        {"op": "remove", "path": "/l/0"},
+    ]);
+    assert_eq!(
+        json_patch(json!({"a": 1, "l": ["y"]}), &patch),
+        Ok(json!({"a": 2, "l": ["x"], "c/d": 2}))
+    );
+    assert_eq!(json_patch(json!({}), &json!([])), Ok(json!({})));
+}
+
+/// Conformance: 3.C01
+#[test]
+fn failures_have_their_codes() {
+    for (patch, code) in [
+        (json!({}), 400),
+        (json!([1]), 400),
+        (json!([{"op": "test", "path": "/a", "value": 2}]), 422),
+        (json!([{"op": "remove", "path": "/z"}]), 422),
+        (json!([{"op": "frobnicate", "path": "/a"}]), 422),
+        (json!([{"op": "add", "path": "no-slash", "value": 1}]), 422),
+        (json!([{"op": "add", "path": "/a/b", "value": 1}]), 422),
+    ] {
+        assert_eq!(json_patch(json!({"a": 1}), &patch), Err(code), "{patch}");
+    }
+    let mut document = json!({});
+    assert_eq!(apply_json_patch(&mut document, b"[").unwrap_err().code(), 400);
+    let status = apply_json_patch(&mut document, br#"[{"op":"remove","path":"/z"}]"#).unwrap_err();
+    assert_eq!(
+        status.message(),
+        "the server rejected our request due to an error in our request"
+    );
+    assert!(status.is_invalid());
+}
+
+/// Conformance: 2.82
+#[test]
+fn operations_are_counted() {
+    let patch = |count| Value::from(vec![json!({"op": "test", "path": "/a", "value": 1}); count]);
+    assert!(json_patch(json!({"a": 1}), &patch(MAX_OPERATIONS)).is_ok());
+    let mut document = json!({"a": 1});
+    let text = patch(MAX_OPERATIONS + 1).to_string();
+    assert_eq!(
+        apply_json_patch(&mut document, text.as_bytes()).unwrap_err().message(),
+        "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001"
+    );
+}
+
+/// Conformance: 2.82
+#[test]
+fn copies_cannot_grow_without_bound() {
+    let doubling = Value::from(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 100]);
+    assert_eq!(json_patch(json!({"a": ["x"]}), &doubling), Err(422));
+    let copies = Value::from(vec![json!({"op": "copy", "from": "/a", "path": "/b"}); 100]);
+    assert_eq!(json_patch(json!({"a": "x".repeat(100_000)}), &copies), Err(422));
+}
+
+#[test]
+fn moves_cannot_nest_without_bound() {
+    let mut operations = Vec::new();
+    for _ in 0..3000 {
+        operations.push(json!({"op": "add", "path": "/b", "value": {}}));
+        operations.push(json!({"op": "move", "from": "/a", "path": "/b/a"}));
+        operations.push(json!({"op": "move", "from": "/b", "path": "/a"}));
+    }
+    assert_eq!(json_patch(json!({"a": {}}), &Value::from(operations)), Err(422));
+}
+
+proptest! {
+    #[test]
+    fn any_operations_are_survived(
+        operations in proptest::collection::vec((
+            proptest::sample::select(vec!["add", "remove", "replace", "move", "copy", "test", "x"]),
+            proptest::sample::select(vec!["", "/", "/a", "/a/0", "/a/-", "/a/b", "/b", "/~", "x", "/a/99999999999999999999"]),
+            proptest::sample::select(vec!["", "/a", "/b", "/a/0", "/a/-"]),
+        ), 0..8),
+    ) {
+        let patch: Vec<Value> = operations
+            .iter()
+            .map(|(op, path, from)| json!({"op": op, "path": path, "from": from, "value": [{"b": 1}]}))
+            .collect();
+        let _ = json_patch(json!({"a": [1, {"b": 2}], "b": {}}), &Value::from(patch));
+    }
+
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
+        let mut document = json!({"a": 1});
+        let _ = apply_json_patch(&mut document, &bytes);
+        let _ = crate::apply_merge_patch(&mut document, &bytes);
+    }
+}
