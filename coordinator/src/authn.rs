@@ -15,25 +15,25 @@ pub(crate) mod tokens;
 
 /// A caller as authorization sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct User {
+pub(crate) struct User {
     /// CN of the certificate, name of the service account, or `system:anonymous`.
-    pub name: String,
+    pub(crate) name: String,
     /// Unique over time; empty when unknown.
-    pub uid: String,
+    pub(crate) uid: String,
     /// Every O of the certificate, and `system:authenticated`.
-    pub groups: Vec<String>,
+    pub(crate) groups: Vec<String>,
     /// Further attributes of the credential.
-    pub extra: BTreeMap<String, Vec<String>>,
+    pub(crate) extra: BTreeMap<String, Vec<String>>,
 }
 
 /// Group whose members may do everything.
-pub const MASTERS: &str = "system:masters";
+pub(crate) const MASTERS: &str = "system:masters";
 /// Group of node certificates.
-pub const NODES: &str = "system:nodes";
+pub(crate) const NODES: &str = "system:nodes";
 /// User name prefix of node certificates.
-pub const NODE_PREFIX: &str = "system:node:";
+pub(crate) const NODE_PREFIX: &str = "system:node:";
 /// User name prefix of service accounts; namespace, a colon and the name follow.
-pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+pub(crate) const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Group of all service accounts; with a colon and a namespace, of those in it.
 pub(crate) const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
 /// User name of callers without a credential.
@@ -47,7 +47,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 impl User {
     /// A caller with these groups, and `system:authenticated`.
-    pub fn new(name: &str, groups: &[&str]) -> Self {
+    pub(crate) fn new(name: &str, groups: &[&str]) -> Self {
         let added = (!groups.contains(&AUTHENTICATED)).then_some(AUTHENTICATED);
         let groups = groups.iter().copied().chain(added).map(str::to_owned).collect();
         Self {
@@ -59,7 +59,7 @@ impl User {
 
     /// A caller without any credential.
     #[must_use]
-    pub fn anonymous() -> Self {
+    pub(crate) fn anonymous() -> Self {
         Self {
             name: ANONYMOUS.to_owned(),
             groups: vec![UNAUTHENTICATED.to_owned()],
@@ -69,7 +69,7 @@ impl User {
 
     /// A service account.
     #[must_use]
-    pub fn service_account(namespace: &str, name: &str) -> Self {
+    pub(crate) fn service_account(namespace: &str, name: &str) -> Self {
         let own_namespace = format!("{SERVICE_ACCOUNTS}:{namespace}");
         Self::new(
             &format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"),
@@ -79,7 +79,7 @@ impl User {
 
     /// The holder of a verified certificate.
     #[must_use]
-    pub fn of_certificate(identity: &PeerIdentity) -> Self {
+    pub(crate) fn of_certificate(identity: &PeerIdentity) -> Self {
         let groups: Vec<&str> = identity.organizations.iter().map(String::as_str).collect();
         let mut user = Self::new(&identity.common_name, &groups);
         user.uid.clone_from(&identity.uid);
@@ -90,13 +90,13 @@ impl User {
 
     /// True if the caller is in `group`.
     #[must_use]
-    pub fn is_in(&self, group: &str) -> bool {
+    pub(crate) fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|one| one == group)
     }
 
     /// True if no credential was given, or the caller impersonates the anonymous user.
     #[must_use]
-    pub fn is_anonymous(&self) -> bool {
+    pub(crate) fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED)
     }
 
@@ -116,7 +116,7 @@ impl User {
 
     /// JSON form of a user in reviews and audit events.
     #[must_use]
-    pub fn info(&self) -> Value {
+    pub(crate) fn info(&self) -> Value {
         let mut info = json!({ "username": self.name });
         if !self.uid.is_empty() {
             info["uid"] = json!(self.uid);
@@ -132,7 +132,7 @@ impl User {
 
     /// The caller's node, from a certificate `system:node:N` of group `system:nodes`.
     #[must_use]
-    pub fn node_name(&self) -> Option<&str> {
+    pub(crate) fn node_name(&self) -> Option<&str> {
         let name = self.name.strip_prefix(NODE_PREFIX).filter(|name| !name.is_empty())?;
         self.is_in(NODES).then_some(name)
     }
@@ -144,7 +144,7 @@ impl User {
 
     /// True if an election record `<node>_<process>` was written in the name of this caller's node.
     #[must_use]
-    pub fn owns_identity(&self, holder_identity: &str) -> bool {
+    pub(crate) fn owns_identity(&self, holder_identity: &str) -> bool {
         let named = holder_identity.split_once('_').map(|(node, _)| node);
         self.node_name().is_some_and(|node| named == Some(node))
     }
@@ -152,7 +152,7 @@ impl User {
 
 /// The bearer token of an `Authorization` header; an empty one counts as absent.
 #[must_use]
-pub fn bearer(authorization: Option<&str>) -> Option<&str> {
+pub(crate) fn bearer(authorization: Option<&str>) -> Option<&str> {
     let (scheme, token) = authorization?.trim().split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
@@ -163,7 +163,7 @@ pub fn bearer(authorization: Option<&str>) -> Option<&str> {
 ///
 /// # Errors
 /// 401 for a credential that identifies no user: treating its bearer as anonymous would hide that.
-pub fn authenticate(
+pub(crate) fn authenticate(
     identity: Option<&PeerIdentity>,
     is_refused: bool,
     authorization: Option<&str>,

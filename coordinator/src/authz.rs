@@ -16,10 +16,10 @@ use yurt_apimachinery::{RequestInfo, Verb};
 
 use crate::authn::{MASTERS, User};
 use crate::config::Profile;
-pub use crate::feed::members::Basis;
+use crate::feed::members::Basis;
 
-pub mod node;
-pub mod rbac;
+pub(crate) mod node;
+pub(crate) mod rbac;
 pub(crate) mod references;
 mod rules;
 
@@ -28,49 +28,49 @@ use rbac::Policy;
 
 /// Attributes of a request that authorization looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attributes<'a> {
+pub(crate) struct Attributes<'a> {
     /// Lower-case verb, of the API or of HTTP for other paths.
-    pub verb: &'a str,
+    pub(crate) verb: &'a str,
     /// Path of a request that names no resource.
-    pub path: Option<&'a str>,
+    pub(crate) path: Option<&'a str>,
     /// API group, empty for core.
-    pub group: &'a str,
+    pub(crate) group: &'a str,
     /// Plural resource.
-    pub resource: &'a str,
+    pub(crate) resource: &'a str,
     /// Subresource, empty for the object itself.
-    pub subresource: &'a str,
+    pub(crate) subresource: &'a str,
     /// Namespace, empty for none or all.
-    pub namespace: &'a str,
+    pub(crate) namespace: &'a str,
     /// Name, empty when unknown.
-    pub name: &'a str,
+    pub(crate) name: &'a str,
     /// Fields that the selector of a list, watch or deletecollection requires to have one value.
-    pub fields: Vec<(String, String)>,
+    pub(crate) fields: Vec<(String, String)>,
 }
 
 /// Inputs of the decision apart from the request.
 #[derive(Clone, Copy)]
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     /// Profile of this server.
-    pub profile: Profile,
+    pub(crate) profile: Profile,
     /// Name of the pool, for messages.
-    pub nodepool: &'a str,
+    pub(crate) nodepool: &'a str,
     /// Pool-scope collections, as `resource.group`.
-    pub pool_kinds: &'a [String],
+    pub(crate) pool_kinds: &'a [String],
     /// True if the caller is a node of the pool (or trusted, before membership is known).
-    pub is_member: bool,
+    pub(crate) is_member: bool,
     /// Source of the membership.
-    pub membership: Basis,
+    pub(crate) membership: Basis,
     /// True if the caller's node holds the election lease.
-    pub leads: bool,
+    pub(crate) leads: bool,
     /// Roles and bindings.
-    pub policy: &'a Policy,
+    pub(crate) policy: &'a Policy,
     /// The pods of this server.
-    pub pods: &'a dyn BoundPods,
+    pub(crate) pods: &'a dyn BoundPods,
 }
 
 /// Result of authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// The request goes on. The text names the binding that allows it, or is empty.
     Allowed(Arc<str>),
     /// 403; the text is the reason, or empty when no rule mentions the request at all.
@@ -87,7 +87,7 @@ pub(crate) struct Authorizer {
 impl<'a> Attributes<'a> {
     /// The attributes of the request `info`.
     #[must_use]
-    pub fn of(info: &'a RequestInfo) -> Self {
+    pub(crate) fn of(info: &'a RequestInfo) -> Self {
         let text = |value: &'a Option<String>| value.as_deref().unwrap_or_default();
         Self {
             verb: info.verb.as_str(),
@@ -104,7 +104,7 @@ impl<'a> Attributes<'a> {
     /// Adds the fields that the query of a list, watch or deletecollection selects by. A selector that cannot be parsed
     /// adds none: it narrows no right.
     #[must_use]
-    pub fn selecting(mut self, info: &RequestInfo, query: Option<&str>) -> Self {
+    pub(crate) fn selecting(mut self, info: &RequestInfo, query: Option<&str>) -> Self {
         let selects = matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
         if info.is_resource && selects && query.is_some_and(|query| query.contains("fieldSelector")) {
             let query = Query::parse(query);
@@ -140,13 +140,13 @@ pub(crate) fn exact_fields(selector: &FieldSelector) -> Vec<(String, String)> {
 impl Decision {
     /// Allowed, without a reason.
     #[must_use]
-    pub fn allowed() -> Self {
+    pub(crate) fn allowed() -> Self {
         Self::Allowed(Arc::default())
     }
 
     /// True if the request may go on.
     #[must_use]
-    pub fn is_allowed(&self) -> bool {
+    pub(crate) fn is_allowed(&self) -> bool {
         matches!(self, Self::Allowed(_))
     }
 }

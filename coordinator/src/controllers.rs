@@ -1,8 +1,10 @@
 //! Background controllers: each keeps one thing as it should be until the server stops.
 //!
-//! [`namespace`] empties deleted namespaces, [`system_namespaces`] creates the initial ones, [`node_lease_gc`] deletes leases
-//! of former members, [`event_ttl`] deletes old events, [`file_reload`] reads the operator's files again, [`pool_scope`]
-//! follows the resources that the pool shares, [`storage_health`] writes pool data to the store and checks the store.
+//! * [`namespace`] empties deleted namespaces, [`system_namespaces`] creates the initial ones;
+//! * [`node_lease_gc`] deletes leases of former members, [`event_ttl`] old events;
+//! * [`file_reload`] reads the operator's files again;
+//! * [`pool_scope`] follows the resources that the pool shares;
+//! * [`storage_health`] writes pool data to the store and checks the store.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,6 +4,8 @@
 //! [`audit`], [`impersonation`], [`pool_data`], [`fair_queue`], [`authorization`]. The handlers follow
 //! (`dispatch.rs`), and [`headers`] adds the headers of every answer. [`startup_server`] answers in their place
 //! until the store is open.
+//!
+//! `audit`, `fair_queue` and `health` exist outside, too: there are the state and the rules, here is their use by a request.
 
 mod audit;
 mod authentication;

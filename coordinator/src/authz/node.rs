@@ -11,7 +11,7 @@ const NODE_LEASES: &str = "kube-node-lease";
 
 /// Object that a pod bound to a node may refer to by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reference {
+pub(crate) enum Reference {
     /// The pod itself.
     Pod,
     /// A Secret.
@@ -23,7 +23,7 @@ pub enum Reference {
 }
 
 /// The pods, as the node authorizer queries them.
-pub trait BoundPods {
+pub(crate) trait BoundPods {
     /// True if a pod bound to `node` is, or refers to, the object `namespace`/`name`.
     fn refer(&self, node: &str, reference: Reference, namespace: &str, name: &str) -> bool;
 }

@@ -21,17 +21,17 @@ mod tests;
 
 /// Rights of one rule of a role. A rule covers resources or paths, never both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PolicyRule {
+pub(crate) struct PolicyRule {
     /// Verbs, or `*`.
-    pub verbs: Vec<String>,
+    pub(crate) verbs: Vec<String>,
     /// API groups, or `*`.
-    pub api_groups: Vec<String>,
+    pub(crate) api_groups: Vec<String>,
     /// `resource`, `resource/subresource`, `*/subresource`, or `*`.
-    pub resources: Vec<String>,
+    pub(crate) resources: Vec<String>,
     /// Object names; an empty list means all.
-    pub resource_names: Vec<String>,
+    pub(crate) resource_names: Vec<String>,
     /// Paths; a star at the end matches any rest.
-    pub paths: Vec<String>,
+    pub(crate) paths: Vec<String>,
 }
 
 /// A Role or ClusterRole.
@@ -86,7 +86,7 @@ type Key = (String, String);
 
 /// All roles and bindings.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
+pub(crate) struct Policy {
     roles: BTreeMap<Key, Role>,
     bindings: BTreeMap<Key, Binding>,
 }
@@ -114,7 +114,7 @@ impl From<Vec<PolicyRule>> for Role {
 impl PolicyRule {
     /// True if this rule alone allows the request.
     #[must_use]
-    pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
+    pub(crate) fn allows(&self, attributes: &Attributes<'_>) -> bool {
         let any = |words: &[String], wanted: &str| words.iter().any(|word| word == "*" || word == wanted);
         if !any(&self.verbs, attributes.verb) {
             return false;
@@ -204,7 +204,7 @@ impl Policy {
 
     /// Decides about a request. The text of a denial names bindings of the caller to roles that do not exist.
     #[must_use]
-    pub fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+    pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         let mut errors = Vec::new();
         for (subject, rules) in self.granted(user, attributes.namespace) {
             match rules {

@@ -39,7 +39,7 @@ pub(crate) struct Policy {
 
 /// Present source of the membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
+pub(crate) enum Basis {
     /// No source: every node is refused.
     Nobody,
     /// No leader has fed the members yet; every node of the cluster is trusted to.
