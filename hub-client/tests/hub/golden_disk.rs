@@ -109,12 +109,12 @@ fn page(cloud: &Cloud, name: &str, mut metadata: Value) -> String {
     json!({"kind": "EndpointsList", "apiVersion": "v1", "metadata": metadata, "items": [item]}).to_string()
 }
 
-/// What happens while the hub watches.
+/// Changes the cloud while the hub watches.
 fn change(cloud: &Cloud) {
     cloud.delete("services", "shop", "db");
 }
 
-/// What happens while the hub has no link; after it the cloud has forgotten its history.
+/// Changes the cloud while the hub has no link. Afterwards the cloud has forgotten its history.
 fn change_unseen(cloud: &Cloud) {
     cloud.delete("services", "shop", "new");
     cloud.put("services", object("Service", "web"));
