@@ -1,6 +1,7 @@
 //! Leases: validation, renewals that live in memory, and the guard of elections.
 
 use serde_json::{Value, json};
+use yurt_test_support::eventually;
 
 use crate::harness::{Client, Server, rv};
 
@@ -59,10 +60,12 @@ async fn blind_writes_of_another_elector_are_refused_while_the_lease_is_alive() 
     let server = Server::standalone().await;
     let admin = server.admin();
     let path = format!("{ELECTION}/l");
-    admin
-        .post(&format!("{ELECTION}?fieldManager=a"), &lease("l", "a", 2))
-        .await
-        .expect(201);
+    for (name, seconds) in [("l", 600), ("silent", 1)] {
+        admin
+            .post(&format!("{ELECTION}?fieldManager=a"), &lease(name, "a", seconds))
+            .await
+            .expect(201);
+    }
     let steal = json!({"spec": {"holderIdentity": "b"}});
     let touch = json!({"spec": {"renewTime": "2026-01-01T00:00:09.000000Z"}});
     for patch in [&steal, &touch, &json!({"spec": {"holderIdentity": ""}})] {
@@ -70,9 +73,13 @@ async fn blind_writes_of_another_elector_are_refused_while_the_lease_is_alive() 
         assert_eq!(refused["reason"], "Conflict");
     }
     admin.merge(&format!("{path}?fieldManager=a"), &touch).await.expect(200);
-    tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
-    admin.merge(&format!("{path}?fieldManager=b"), &steal).await.expect(200);
-    let refused = admin.merge(&format!("{path}?fieldManager=a"), &touch).await;
+    let silent = format!("{ELECTION}/silent");
+    eventually("a lease that is not renewed is taken", async || {
+        let taken = admin.merge(&format!("{silent}?fieldManager=b"), &steal).await;
+        (taken.code == 200).then_some(())
+    })
+    .await;
+    let refused = admin.merge(&format!("{silent}?fieldManager=a"), &touch).await;
     assert_eq!(refused.code, 409, "the old owner has lost it");
 }
 

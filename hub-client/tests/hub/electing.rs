@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -23,8 +22,17 @@ use super::relay_pool::Link;
 
 const SERVICES: &str = "/api/v1/services";
 
-/// Longer than the limit of any request.
-const LONGER_THAN_A_REQUEST: Duration = Duration::from_secs(11);
+/// Number of probes of the coordinator, one every 5 s, that take longer than the limit of a lease request, 2 s.
+const PROBES: usize = 2;
+/// Number of further requests after which the pauses between them are judged.
+const REPETITIONS: usize = 3;
+
+/// Waits until the coordinator was probed `count` more times.
+async fn probes(pool: &Pool, count: usize) {
+    let probed = || pool.coordinator.seen("/yurt/v1/feed").len();
+    let enough = probed() + count;
+    eventually("the coordinator is probed", async || (probed() >= enough).then_some(())).await;
+}
 
 fn leads(state: &Value) -> bool {
     state["hubState"] == "LeaderHub"
@@ -120,7 +128,7 @@ async fn lease_watch_lasts_longer_than_a_request_is_opened_again_and_asks_for_on
     let ended = watches().len();
     eventually("and again", async || (watches().len() > ended).then_some(())).await;
     let opened = watches().len();
-    tokio::time::sleep(LONGER_THAN_A_REQUEST).await;
+    probes(&pool, PROBES).await;
     assert_eq!(watches().len(), opened, "it lives as long as it asked for");
     let one = "watch=1&fieldSelector=metadata.name%3Dyurthub&timeoutSeconds=300";
     assert!(watches().iter().all(|watch| watch.query.as_deref() == Some(one)));
@@ -262,15 +270,14 @@ async fn refusals_are_met_with_pauses() {
     let began = tokio::time::Instant::now();
     let asked = || refused.map(|(server, path)| server.seen(path).len());
     let before = asked();
-    tokio::time::sleep(Duration::from_secs(6)).await;
     let again = async || {
         asked()
             .iter()
             .zip(&before)
-            .all(|(now, before)| now > before)
+            .all(|(now, before)| *now >= before + REPETITIONS)
             .then_some(())
     };
-    eventually("each gets a request again", again).await;
+    eventually("each gets requests again", again).await;
     let (seconds, after) = (began.elapsed().as_secs() as usize + 1, asked());
     for (((_, path), before), after) in refused.into_iter().zip(before).zip(after) {
         let times = after - before;
@@ -303,7 +310,10 @@ async fn object_that_is_too_large_is_fed_again_when_it_is_another_one() {
         paths.filter(|path| [&events, &snapshot].contains(&path)).collect()
     };
     let before = calls().len();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // A leader renews every 2 s.
+    let renewals = || pool.asked_about_leases("n1").iter().filter(|seen| seen.method == Method::PUT).count();
+    let renewed = renewals() + 2;
+    eventually("the leader goes on renewing", async || (renewals() >= renewed).then_some(())).await;
     assert_eq!(calls().len(), before);
     pool.cloud.put("services", large("1"));
     let again = async || (calls().len() > before).then_some(());
