@@ -335,7 +335,7 @@ impl Feed {
     /// Reports to other coordinators whether the cloud's changes arrive: immediately when that changes, else once per
     /// [`TELL_FRESHNESS_EVERY`].
     async fn tell_freshness(&self, collection: &PoolCollection, fresh: bool) {
-        if !self.replicas.is_pooled() {
+        if !self.replicas.is_shared() {
             return;
         }
         let now = self.clock.boot();

@@ -53,7 +53,7 @@ impl Stores {
             let etcd = etcd.map_err(|error| StartError::new(format!("--etcd-servers: {error}")))?;
             create_folder(&config.data_dir)?;
             let etcd: Arc<dyn Storage> = Arc::new(etcd);
-            let replicas = Replicas::pooled(&kinds, etcd.clone());
+            let replicas = Replicas::shared(&kinds, etcd.clone());
             return Ok(Self::new(config.profile, etcd, None, replicas));
         }
         create_folder(&config.data_dir)?;

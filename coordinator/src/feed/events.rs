@@ -44,7 +44,7 @@ impl Feed {
             self.metrics.batch(collection.name(), self.is_late(&election.holder));
             (applied, election.guard())
         };
-        if self.replicas.is_pooled() {
+        if self.replicas.is_shared() {
             self.persist(guard.as_ref()).await?;
             self.tell_freshness(collection, call.fresh).await;
         }

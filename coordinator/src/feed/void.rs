@@ -163,7 +163,7 @@ impl Feed {
     /// through other coordinators.
     pub(crate) fn sole_feeder(&self, name: &str) -> Option<String> {
         let collection = self.collections.named(name)?;
-        collection.sole_feeder().filter(|_| !self.replicas.is_pooled())
+        collection.sole_feeder().filter(|_| !self.replicas.is_shared())
     }
 
     async fn replace_with_nothing(&self, old: &PoolCollection) -> Result<PoolCollection, StorageError> {
@@ -172,7 +172,7 @@ impl Feed {
         let last = old.objects().read(Collection::generation);
         let void = Void::new(last, random).filter(|_| name != members::COLLECTION);
         let record = void.map(|void| void.op(name)).transpose()?;
-        if self.replicas.is_pooled() {
+        if self.replicas.is_shared() {
             self.replicas.forget(name, record).await?;
         } else if let Some(record) = record {
             // Once it is stored, a start drops data that is still there.

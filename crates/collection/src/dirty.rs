@@ -66,13 +66,13 @@ impl Dirty {
         }
     }
 
-    pub(super) fn bury(&mut self, object: Object) {
+    pub(super) fn add_tombstone(&mut self, object: Object) {
         self.bytes += object.size();
         self.objects.insert(object.key().clone(), None);
         self.tombstones.push(object);
     }
 
-    pub(super) fn bury_range(&mut self, range: RangeTombstone) {
+    pub(super) fn add_range_tombstone(&mut self, range: RangeTombstone) {
         self.bytes += range.object.size();
         self.objects.insert(range.object.key().clone(), None);
         self.ranges.push(range);

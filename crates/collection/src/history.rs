@@ -108,7 +108,7 @@ impl Collection {
     /// Deletions remembered only as a range; ranges of older generations begin at zero.
     #[must_use]
     pub fn range_tombstones(&self) -> Vec<RangeTombstone> {
-        self.ranges.iter().cloned().chain(self.former_ranges()).collect()
+        self.ranges.iter().cloned().chain(self.previous_ranges()).collect()
     }
 
     /// The latest `bytes` of the history, for a copy that has none. It excludes older generations: an RV issued in one
@@ -149,12 +149,12 @@ impl Collection {
             self.add_gap(gap);
         }
         for object in history.tombstones {
-            self.bury(object, ResourceVersion::ZERO);
+            self.add_tombstone(object, ResourceVersion::ZERO);
         }
         for range in history.ranges {
-            self.bury_range(range, ResourceVersion::ZERO);
+            self.add_range_tombstone(range, ResourceVersion::ZERO);
         }
-        self.forget_former();
+        self.forget_previous();
     }
 
     /// `floor`, raised where it would reach into an older generation; never above `C`.
@@ -167,7 +167,7 @@ impl Collection {
     }
 
     /// Remembers a deletion. Readers below `created` do not know the object; zero if that is not known.
-    pub(super) fn bury(&mut self, object: Object, created: ResourceVersion) {
+    pub(super) fn add_tombstone(&mut self, object: Object, created: ResourceVersion) {
         self.count_burial(&object);
         self.note_created(object.resource_version(), object.key(), created);
         self.tombstones
@@ -175,8 +175,8 @@ impl Collection {
         self.forget_old();
     }
 
-    /// As [`Self::bury`], for an unwatched deletion.
-    pub(super) fn bury_range(&mut self, tombstone: RangeTombstone, created: ResourceVersion) {
+    /// As [`Self::add_tombstone`], for an unwatched deletion.
+    pub(super) fn add_range_tombstone(&mut self, tombstone: RangeTombstone, created: ResourceVersion) {
         self.count_burial(&tombstone.object);
         self.note_created(tombstone.to, tombstone.object.key(), created);
         self.ranges.push(tombstone);
@@ -201,7 +201,7 @@ impl Collection {
     fn count_burial(&mut self, object: &Object) {
         self.tombstone_bytes += object.size();
         let (bytes, count) = (self.history_budget() / 4, self.limits.tombstones / 4);
-        self.touched.add_burial(object.size(), bytes, count);
+        self.changed_keys.add_deletion(object.size(), bytes, count);
     }
 
     /// Drops the oldest tombstones above the budget and raises the floor past them.

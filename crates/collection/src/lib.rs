@@ -20,19 +20,19 @@
 //! * A reader that may start at X sees the last state of every key changed after X. It also sees every deletion after
 //!   X, including those of objects that only this reader knows.
 //!
-//! In reading order: `write` (events, lists, recovery), `log` (the tail), `reader` (resume and catch-up), `past` (pages
+//! In reading order: `write` (events, lists, recovery), `log` (the tail), `reader` (resume and catch-up), `snapshot_at` (pages
 //! of one version), `history` (tombstones, gaps, limits), `timeline` and [`generation`] (a cloud with another history),
-//! `mark` (the bound of what is served), `dirty` and `touched` (records for a store and for waiting readers).
+//! `mark` (the bound of what is served), `dirty` and `changed_keys` (records for a store and for waiting readers).
 
+mod changed_keys;
 mod dirty;
 pub mod generation;
 mod history;
 mod log;
 mod mark;
-mod past;
 mod reader;
+mod snapshot_at;
 mod timeline;
-mod touched;
 mod write;
 
 #[cfg(test)]
@@ -42,14 +42,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
+pub use changed_keys::{ChangedKeys, KEY_GROUPS};
 pub use dirty::Dirty;
 pub use history::{Gap, History, Limits, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
 pub use mark::ahead_of;
-pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
+pub use snapshot_at::{KeyRange, SnapshotAt};
 pub use timeline::{Contradiction, Resumption};
-pub use touched::{TOUCH_BITS, Touched};
 pub use write::{Recovered, WriteError};
 
 /// Minimum byte budget of the log and of the tombstones, however small the collection is.
@@ -103,7 +103,7 @@ pub struct Collection {
     /// Highest RV that may have been served in an older generation; zero when there was none.
     high: ResourceVersion,
     /// Objects that clients of older generations may hold and that are absent here.
-    former: Vec<Object>,
+    previous: Vec<Object>,
     /// Upper bound of the RVs that may have been served elsewhere: before a recovery, or by other processes.
     served_to: ResourceVersion,
     /// The stored mark; zero when no commit contains this generation.
@@ -112,8 +112,8 @@ pub struct Collection {
     mark_wanted: ResourceVersion,
     limits: Limits,
     dirty: Option<Dirty>,
-    /// Keys changed since the last [`Self::take_touched`].
-    touched: Touched,
+    /// Keys changed since the last [`Self::take_changed_keys`].
+    changed_keys: ChangedKeys,
 }
 
 impl Collection {
@@ -146,13 +146,13 @@ impl Collection {
             generation: 0,
             required: 0,
             high: ResourceVersion::ZERO,
-            former: Vec::new(),
+            previous: Vec::new(),
             served_to: ResourceVersion::ZERO,
             mark: ResourceVersion::ZERO,
             mark_wanted: ResourceVersion::ZERO,
             limits,
             dirty: durable.then(Dirty::default),
-            touched: Touched::default(),
+            changed_keys: ChangedKeys::default(),
         }
     }
 
@@ -227,8 +227,8 @@ impl Collection {
     }
 
     /// Returns the keys changed since the last call, and clears the record.
-    pub fn take_touched(&mut self) -> Touched {
-        self.touched.take()
+    pub fn take_changed_keys(&mut self) -> ChangedKeys {
+        self.changed_keys.take()
     }
 
     fn history_budget(&self) -> usize {
@@ -237,7 +237,7 @@ impl Collection {
 
     fn push(&mut self, step: Step) {
         if let Step::Change(change) | Step::Unwatched(change) = &step {
-            self.touched.add(change.object.key().as_str());
+            self.changed_keys.add(change.object.key().as_str());
         }
         self.log_bytes += step.size();
         self.log.push_back(step);

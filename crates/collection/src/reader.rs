@@ -141,7 +141,9 @@ impl Collection {
     #[must_use]
     pub fn snapshot(&self, namespace: Option<&str>) -> Snapshot {
         let keys = namespace.map_or_else(KeyRange::all, KeyRange::namespace);
-        let objects = self.at(self.position(), &keys, "").map(|past| past.cloned().collect());
+        let objects = self
+            .snapshot_at(self.position(), &keys, "")
+            .map(|snapshot| snapshot.cloned().collect());
         Snapshot {
             objects: objects.unwrap_or_default(),
             position: self.position(),

@@ -463,7 +463,7 @@ fn limits() -> impl Strategy<Value = Limits> {
 fn pages(collection: &Collection, at: u64, keys: &KeyRange, size: usize) -> Result<BTreeMap<String, u64>, Expired> {
     let (mut found, mut from) = (BTreeMap::new(), String::new());
     loop {
-        let page: Vec<&Object> = collection.at(rv(at), keys, &from)?.take(size).collect();
+        let page: Vec<&Object> = collection.snapshot_at(rv(at), keys, &from)?.take(size).collect();
         let Some(last) = page.last() else {
             return Ok(found);
         };
@@ -491,8 +491,8 @@ fn key_ranges_are_bytewise_and_confined() {
     let list = all.iter().map(|(namespace, name)| service(namespace, name)).collect();
     collection.restart(0, list, rv(5));
     let keys = |range: &KeyRange, from: &str| -> Vec<String> {
-        let past = collection.at(rv(5), range, from).expect("the present state");
-        past.map(|object| object.key().to_string()).collect()
+        let snapshot = collection.snapshot_at(rv(5), range, from).expect("the present state");
+        snapshot.map(|object| object.key().to_string()).collect()
     };
     // "-" sorts before "/".
     assert_eq!(keys(&KeyRange::all(), ""), ["a-b/y", "a/x", "a/xy", "b/x"]);
@@ -516,7 +516,7 @@ fn state_below_the_log_is_expired_and_one_within_it_is_not() {
     for i in 0..10_000 {
         collection.apply(EventType::Modified, service("a", 1, 20 + i));
     }
-    assert!(collection.at(rv(12), &KeyRange::all(), "").is_err());
+    assert!(collection.snapshot_at(rv(12), &KeyRange::all(), "").is_err());
     let state = pages(&collection, 10_000, &KeyRange::all(), 9);
     assert_eq!(state, Ok(BTreeMap::from([("shop/a".to_owned(), 10_000)])));
 }
@@ -531,8 +531,8 @@ fn initial_state_goes_on_with_the_present_when_the_log_was_overrun_but_not_in_an
     }
     let rest = |collection: &Collection| -> Result<Vec<u64>, Expired> {
         let all = KeyRange::all();
-        let past = collection.initial(&reader, &all, "shop/a\0")?;
-        Ok(past.map(|object| object.resource_version().0).collect())
+        let snapshot = collection.initial(&reader, &all, "shop/a\0")?;
+        Ok(snapshot.map(|object| object.resource_version().0).collect())
     };
     assert_eq!(rest(&collection), Ok(vec![10_019]));
     collection.restart(1, vec![service("b", 2, 6)], rv(10));

@@ -71,8 +71,8 @@ impl Collection {
 
     /// Objects of older generations that a client may still hold: their last states.
     #[must_use]
-    pub fn former(&self) -> &[Object] {
-        &self.former
+    pub fn previous(&self) -> &[Object] {
+        &self.previous
     }
 
     /// Decides how a client at `position`, which cannot name its generation, may resume.
@@ -108,7 +108,7 @@ impl Collection {
             .tombstones
             .values()
             .filter(|object| object.resource_version() <= to);
-        let gone = ranges.map(|range| &range.object).chain(buried).chain(&self.former);
+        let gone = ranges.map(|range| &range.object).chain(buried).chain(&self.previous);
         // An object that exists again under that name is sent as a change, as after a list: the client may well hold
         // it.
         let is_there = |key| self.objects.get(key).is_some_and(|live| live.created <= to);
@@ -170,7 +170,7 @@ impl Collection {
             return (high, Vec::new());
         }
         let ranges = self.ranges.iter().map(|range| &range.object);
-        let buried = self.former.iter().chain(self.tombstones.values()).chain(ranges);
+        let buried = self.previous.iter().chain(self.tombstones.values()).chain(ranges);
         let known: BTreeMap<&ObjectKey, &Object> = buried.chain(self.objects()).map(|o| (o.key(), o)).collect();
         let listed: BTreeMap<&ObjectKey, &str> = list.iter().map(|o| (o.key(), o.uid())).collect();
         let is_gone = |(key, object): &(&ObjectKey, &Object)| listed.get(key) != Some(&object.uid());
@@ -178,21 +178,21 @@ impl Collection {
         (high, gone.map(|(_, object)| object.clone()).collect())
     }
 
-    /// The former objects in the form that a store keeps: ranges that begin at zero, where no list's range begins.
-    pub(super) fn former_ranges(&self) -> impl Iterator<Item = RangeTombstone> {
+    /// The previous objects in the form that a store keeps: ranges that begin at zero, where no list's range begins.
+    pub(super) fn previous_ranges(&self) -> impl Iterator<Item = RangeTombstone> {
         let to = ResourceVersion(self.high.0.saturating_add(1));
-        self.former.iter().map(move |object| RangeTombstone {
+        self.previous.iter().map(move |object| RangeTombstone {
             after: ResourceVersion::ZERO,
             to,
             object: object.clone(),
         })
     }
 
-    /// Drops the former objects once the floor has passed H: clients of older generations then start over and need no
+    /// Drops the previous objects once the floor has passed H: clients of older generations then start over and need no
     /// deletions.
-    pub(super) fn forget_former(&mut self) {
-        if !self.former.is_empty() && self.floor > self.high {
-            self.former = Vec::new();
+    pub(super) fn forget_previous(&mut self) {
+        if !self.previous.is_empty() && self.floor > self.high {
+            self.previous = Vec::new();
         }
     }
 }

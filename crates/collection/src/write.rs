@@ -213,7 +213,7 @@ impl Collection {
                 EventType::Added | EventType::Modified if watched => self.put(object, true),
                 EventType::Deleted if watched => self.remove(object, true),
                 // A later object of this name may have replaced one that `C` covers, and `C` covers it, too. That
-                // happens when the step was sent to a replica that continued with its former source in the meantime.
+                // happens when the step was sent to a replica that continued with its previous source in the meantime.
                 EventType::Deleted if self.is_held(&object) => self.remove_unwatched(object.key(), to),
                 _ => {}
             }
@@ -225,14 +225,14 @@ impl Collection {
     /// Starts over under `generation` with a complete list at `at`. Readers of another generation, and readers below
     /// `at`, have to start over too.
     pub fn restart(&mut self, generation: u64, list: Vec<Object>, at: ResourceVersion) {
-        let mut former = std::mem::take(&mut self.former);
+        let mut previous = std::mem::take(&mut self.previous);
         if generation != self.generation {
-            self.former = former;
-            (self.high, former) = self.leave_behind(&list, at);
+            self.previous = previous;
+            (self.high, previous) = self.leave_behind(&list, at);
             self.served_to = ResourceVersion::ZERO;
         }
         self.clear();
-        self.former = former;
+        self.previous = previous;
         self.generation = generation;
         for object in list {
             self.insert_live(object, ResourceVersion::ZERO);
@@ -243,14 +243,14 @@ impl Collection {
         self.position = at;
         self.log_from = at;
         self.gap_to = at;
-        let former = self.former_ranges().collect();
+        let previous = self.previous_ranges().collect();
         if let Some(dirty) = &mut self.dirty {
             let objects = self
                 .objects
                 .iter()
                 .map(|(key, live)| (key.clone(), Some(live.object.clone())))
                 .collect();
-            *dirty = Dirty::restart(objects, former);
+            *dirty = Dirty::restart(objects, previous);
         }
     }
 
@@ -278,15 +278,15 @@ impl Collection {
             self.served_to = self.mark;
         }
         for tombstone in recovered.tombstones {
-            self.bury(tombstone, ResourceVersion::ZERO);
+            self.add_tombstone(tombstone, ResourceVersion::ZERO);
         }
         for range in recovered.ranges {
             match range.after.is_zero() {
-                true => self.former.push(range.object),
-                false => self.bury_range(range, ResourceVersion::ZERO),
+                true => self.previous.push(range.object),
+                false => self.add_range_tombstone(range, ResourceVersion::ZERO),
             }
         }
-        self.forget_former();
+        self.forget_previous();
         for gap in recovered.gaps {
             self.add_gap(gap);
         }
@@ -316,14 +316,14 @@ impl Collection {
 
     fn move_to(&mut self, rv: ResourceVersion) {
         self.position = rv;
-        self.forget_former();
+        self.forget_previous();
         if let Some(dirty) = &mut self.dirty {
             dirty.moved = true;
         }
     }
 
     fn clear(&mut self) {
-        self.touched.add_all();
+        self.changed_keys.add_all();
         self.first_seq = self.next_seq() + 1;
         self.objects.clear();
         self.by_rv.clear();
@@ -331,7 +331,7 @@ impl Collection {
         self.ranges.clear();
         self.unknown_below.clear();
         self.gaps.clear();
-        self.former.clear();
+        self.previous.clear();
         self.clear_mark();
         self.log.clear();
         (self.log_bytes, self.object_bytes, self.tombstone_bytes) = (0, 0, 0);
@@ -402,9 +402,9 @@ impl Collection {
         let created = held.as_ref().map_or(self.next_creation(), |live| live.created);
         let previous = held.map(|live| live.object);
         if let Some(dirty) = &mut self.dirty {
-            dirty.bury(last.clone());
+            dirty.add_tombstone(last.clone());
         }
-        self.bury(last.clone(), created);
+        self.add_tombstone(last.clone(), created);
         self.bound_dirty();
         let change = Change::new(ChangeKind::Deleted, last, previous, is_conflated);
         self.push(Step::Change(change));
@@ -420,9 +420,9 @@ impl Collection {
             object: previous.clone(),
         };
         if let Some(dirty) = &mut self.dirty {
-            dirty.bury_range(range.clone());
+            dirty.add_range_tombstone(range.clone());
         }
-        self.bury_range(range, live.created);
+        self.add_range_tombstone(range, live.created);
         self.bound_dirty();
         let last = previous.with_resource_version(after);
         let change = Change::new(ChangeKind::Deleted, last, Some(previous), true);

@@ -28,10 +28,10 @@ mod beside;
 mod disk;
 pub mod drafts;
 mod engine;
+mod file_backend;
 mod format;
 mod ledger;
 mod mark;
-mod medium;
 mod open;
 pub mod replicas;
 mod rows;
@@ -51,8 +51,8 @@ use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
 use beside::MarkFile;
 pub use disk::{Disk, DiskStats};
 use engine::Engine;
+pub use file_backend::{FileBackend, LockedFile};
 use ledger::Ledger;
-pub use medium::{FileMedium, Medium};
 use writer::{Request, Writer};
 
 /// Maximum number of transactions waiting for the writer thread.

@@ -7,9 +7,9 @@
 //! In reading order:
 //!
 //! * `wire` (etcd's messages), `grpc` (their transport), `endpoints` (choice of the member),
-//! * `timeline` (revisions as RVs), `start` (finding the store), `mark` (highest position seen),
-//! * `txn` (transactions of this crate as etcd's), `load` (the complete state), `follow` (the watch that publishes),
-//! * `index` (reads that reflect other coordinators' writes), `compact`.
+//! * `timeline` (revisions as RVs), `start` (finding the store), `revision_checkpoint` (highest position seen),
+//! * `txn` (transactions of this crate as etcd's), `load` (the complete state), `watch_loop` (the watch that publishes),
+//! * `read_index` (reads that reflect other coordinators' writes), `compact`.
 //!
 //! The RV of a value is the revision of its last write, in its timeline. Only the watch publishes, so readers see
 //! committed state in etcd's order. Lease renewals are ordinary writes here.
@@ -17,14 +17,14 @@
 mod compact;
 mod endpoints;
 mod error;
-mod follow;
 mod grpc;
-mod index;
 mod load;
-mod mark;
+mod read_index;
+mod revision_checkpoint;
 mod start;
 mod timeline;
 mod txn;
+mod watch_loop;
 mod wire;
 
 use std::path::PathBuf;
@@ -41,11 +41,11 @@ use yurt_runtime::tls::{ClientTls, TlsError};
 
 use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
 use endpoints::Endpoints;
-use follow::Follower;
 use grpc::CallError;
-use mark::Mark;
+use revision_checkpoint::RevisionCheckpoint;
 use timeline::Timeline;
 use txn::Layout;
+use watch_loop::WatchLoop;
 
 /// Time after which a writer is answered although the watch has not delivered its write yet: it is committed.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,7 +96,7 @@ pub enum OpenError {
     Refused(String),
     /// The file for the highest position seen.
     #[error("cannot read {0}")]
-    Mark(String),
+    Checkpoint(String),
 }
 
 /// The etcd-backed store; see the module header.
@@ -105,9 +105,9 @@ pub struct Etcd {
     tasks: TaskGroup,
     compaction_interval: Option<Duration>,
     max_request_bytes: usize,
-    waiting: mpsc::Sender<index::Waiting>,
+    waiting: mpsc::Sender<read_index::Waiting>,
     /// Handed to its task by [`Storage::attach`].
-    queue: Mutex<Option<mpsc::Receiver<index::Waiting>>>,
+    queue: Mutex<Option<mpsc::Receiver<read_index::Waiting>>>,
 }
 
 /// State shared by the tasks of a store.
@@ -116,7 +116,7 @@ struct Shared {
     layout: Layout,
     /// As found at the start.
     identity: Identity,
-    mark: Option<Mark>,
+    checkpoint: Option<RevisionCheckpoint>,
     /// Everything up to this revision is published.
     published: watch::Sender<i64>,
     /// Wakes the watch to request the next progress notification.
@@ -162,20 +162,20 @@ impl Etcd {
             timeline: Timeline::begin(String::new(), 0, 0, 0),
         };
         let endpoints = Endpoints::new(&config.servers, config.tls, tasks)?;
-        let mark = config
+        let checkpoint = config
             .mark
             .as_deref()
-            .map(Mark::open)
+            .map(RevisionCheckpoint::open)
             .transpose()
-            .map_err(OpenError::Mark)?;
-        let identity = start::find(&endpoints, &mut layout, mark.as_ref()).await?;
-        let (waiting, queue) = mpsc::channel(index::WAITING_MAX);
+            .map_err(OpenError::Checkpoint)?;
+        let identity = start::find(&endpoints, &mut layout, checkpoint.as_ref()).await?;
+        let (waiting, queue) = mpsc::channel(read_index::WAITING_MAX);
         Ok(Self {
             shared: Arc::new(Shared {
                 endpoints,
                 layout,
                 identity,
-                mark,
+                checkpoint,
                 published: watch::Sender::new(0),
                 asked: Notify::new(),
                 doubted: Notify::new(),
@@ -189,7 +189,7 @@ impl Etcd {
         })
     }
 
-    async fn load(&self, sink: Arc<dyn Sink>, queue: mpsc::Receiver<index::Waiting>) -> Result<(), StorageError> {
+    async fn load(&self, sink: Arc<dyn Sink>, queue: mpsc::Receiver<read_index::Waiting>) -> Result<(), StorageError> {
         let shared = &self.shared;
         let (mut loaded, at) = load::live(&shared.endpoints, &shared.layout)
             .await
@@ -198,20 +198,22 @@ impl Etcd {
         loaded.floor = loaded.floor.max(shared.layout.floor());
         sink.load(loaded)?;
         shared.published.send_replace(at);
-        let follower = Follower {
+        let watch_loop = WatchLoop {
             shared: shared.clone(),
             sink,
             last: at,
             stop: self.tasks.token(),
         };
-        self.tasks.spawn_critical("etcd-watch", follower.run());
-        let index = index::run(shared.clone(), queue, self.tasks.token());
+        self.tasks.spawn_critical("etcd-watch", watch_loop.run());
+        let index = read_index::run(shared.clone(), queue, self.tasks.token());
         self.tasks.spawn_critical("etcd-read-index", index);
         self.tasks
-            .spawn_critical("etcd-verify", follow::verify(shared.clone(), self.tasks.token()));
-        if shared.mark.is_some() {
-            self.tasks
-                .spawn_critical("etcd-mark", mark::run(shared.clone(), self.tasks.token()));
+            .spawn_critical("etcd-verify", watch_loop::verify(shared.clone(), self.tasks.token()));
+        if shared.checkpoint.is_some() {
+            self.tasks.spawn_critical(
+                "etcd-mark",
+                revision_checkpoint::run(shared.clone(), self.tasks.token()),
+            );
         }
         if let Some(interval) = self.compaction_interval {
             let compact = compact::run(shared.clone(), interval, self.tasks.token());
@@ -274,7 +276,7 @@ impl Storage for Etcd {
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>> {
         // Everything acknowledged is stored in etcd already; the tasks end with their group.
         Box::pin(async {
-            let noted = tokio::time::timeout(CLOSE_TIMEOUT, mark::note(&self.shared));
+            let noted = tokio::time::timeout(CLOSE_TIMEOUT, revision_checkpoint::note(&self.shared));
             if noted.await.is_err() {
                 self.shared.note_mark();
             }
@@ -332,8 +334,8 @@ impl Shared {
     /// Writes the highest position seen into the file. Not into etcd, which may be another one now.
     fn note_mark(&self) {
         let published = *self.published.borrow();
-        if let Some(mark) = self.mark.as_ref().filter(|_| published > 0) {
-            mark.write(self.layout.timeline.number(published), &self.identity);
+        if let Some(checkpoint) = self.checkpoint.as_ref().filter(|_| published > 0) {
+            checkpoint.write(self.layout.timeline.number(published), &self.identity);
         }
     }
 

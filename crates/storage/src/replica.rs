@@ -18,9 +18,9 @@ use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
 use crate::embedded::replicas::{Meta, Part, ReplicaStore};
 use crate::shared::SharedCollection;
 
-pub mod pooled;
+pub mod shared_store;
 
-use pooled::Pooled;
+use shared_store::SharedStore;
 
 /// One replica with its state on the disk.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ enum Store {
     /// In a file of this process.
     File(ReplicaStore),
     /// Together with the own objects of several coordinators.
-    Pooled(Arc<Pooled>),
+    Shared(Arc<SharedStore>),
 }
 
 // === impl Replica ===
@@ -162,11 +162,11 @@ impl Replicas {
     /// Replicas of `kinds` that several coordinators share in `storage`. They are filled by [`Self::load`] and
     /// [`Self::committed`], which the sink of that storage has to call.
     #[must_use]
-    pub fn pooled(kinds: &[(String, &'static ResourceKind)], storage: Arc<dyn Storage>) -> Self {
+    pub fn shared(kinds: &[(String, &'static ResourceKind)], storage: Arc<dyn Storage>) -> Self {
         let replica =
             |(name, kind): &(String, &'static ResourceKind)| (name.clone(), Arc::new(Replica::new(name, kind, true)));
         Self {
-            store: Store::Pooled(Arc::new(Pooled::new(storage))),
+            store: Store::Shared(Arc::new(SharedStore::new(storage))),
             replicas: RwLock::new(Arc::new(kinds.iter().map(replica).collect())),
             committing: Arc::default(),
         }
@@ -188,7 +188,7 @@ impl Replicas {
         }
         let (replica, _place) = match &self.store {
             Store::Nowhere => (Replica::load(name, kind, None)?, place),
-            Store::Pooled(_) => (Replica::new(name, kind, true), place),
+            Store::Shared(_) => (Replica::new(name, kind, true), place),
             Store::File(store) => {
                 let (store, name) = (store.clone(), name.to_owned());
                 let read =
@@ -198,13 +198,13 @@ impl Replicas {
         };
         let replica = Arc::new(replica);
         Arc::make_mut(&mut self.replicas.write()).insert(name.to_owned(), replica.clone());
-        if let Store::Pooled(pooled) = &self.store {
-            pooled.adopt(&replica);
+        if let Store::Shared(shared) = &self.store {
+            shared.adopt(&replica);
         }
         Ok(replica)
     }
 
-    /// Removes a replica: its readers end. In a file its data is deleted, too. Where replicas are pooled, other
+    /// Removes a replica: its readers end. In a file its data is deleted, too. Where replicas are shared, other
     /// coordinators may still have it, and [`Self::forget`] deletes it.
     ///
     /// # Errors
@@ -234,7 +234,7 @@ impl Replicas {
     /// [`StorageError`]; a part may be left that no coordinator reads.
     pub async fn forget(&self, name: &str, with: Option<Op>) -> Result<(), StorageError> {
         match &self.store {
-            Store::Pooled(pooled) => pooled.forget(name, with).await,
+            Store::Shared(shared) => shared.forget(name, with).await,
             Store::Nowhere | Store::File(_) => Ok(()),
         }
     }
@@ -245,29 +245,29 @@ impl Replicas {
     /// [`StorageError::Oversized`] when it does not: everything after the object would have to wait for it.
     pub fn admit(&self, name: &str, object: &Object) -> Result<(), StorageError> {
         match &self.store {
-            Store::Pooled(pooled) => pooled.admit(name, object),
+            Store::Shared(shared) => shared.admit(name, object),
             Store::Nowhere | Store::File(_) => Ok(()),
         }
     }
 
     /// True if several coordinators share the replicas.
     #[must_use]
-    pub fn is_pooled(&self) -> bool {
-        matches!(self.store, Store::Pooled(_))
+    pub fn is_shared(&self) -> bool {
+        matches!(self.store, Store::Shared(_))
     }
 
-    /// Takes the storage's state, if replicas are pooled.
+    /// Takes the storage's state, if replicas are shared.
     pub fn load(&self, loaded: &Loaded) {
-        if let Store::Pooled(pooled) = &self.store {
-            pooled.load(|name| self.named(name), loaded);
-            self.iter().for_each(|replica| pooled.drop_deleted(&replica));
+        if let Store::Shared(shared) = &self.store {
+            shared.load(|name| self.named(name), loaded);
+            self.iter().for_each(|replica| shared.drop_deleted(&replica));
         }
     }
 
-    /// Takes a commit of the storage, if replicas are pooled.
+    /// Takes a commit of the storage, if replicas are shared.
     pub fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
-        if let Store::Pooled(pooled) = &self.store {
-            pooled.committed(|name| self.named(name), rv, changes);
+        if let Store::Shared(shared) = &self.store {
+            shared.committed(|name| self.named(name), rv, changes);
         }
     }
 
@@ -288,7 +288,7 @@ impl Replicas {
     }
 
     /// Commits everything that changed since the last call in one transaction; without changes there is no write. Where
-    /// replicas are pooled it is one transaction per replica, and only while `guard` holds. Elsewhere the caller checks
+    /// replicas are shared it is one transaction per replica, and only while `guard` holds. Elsewhere the caller checks
     /// `guard`.
     ///
     /// # Errors
@@ -320,7 +320,7 @@ impl Replicas {
     }
 
     /// As [`Self::persist`], for a call every few seconds. In a file, a move of `C` alone waits for other changes or
-    /// for [`POSITIONS_EVERY`], since its loss costs least. Where replicas are pooled, other coordinators follow the
+    /// for [`POSITIONS_EVERY`], since its loss costs least. Where replicas are shared, other coordinators follow the
     /// stored `C`, so it never waits.
     ///
     /// # Errors
@@ -348,7 +348,7 @@ impl Replicas {
                 Ok(())
             }
             Store::File(store) => self.persist_to(store.clone(), committed).await,
-            Store::Pooled(pooled) => pooled.persist_all(self.all(), guard.cloned(), committed).await,
+            Store::Shared(shared) => shared.persist_all(self.all(), guard.cloned(), committed).await,
         }
     }
 

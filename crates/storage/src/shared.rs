@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
-use yurt_collection::{Collection, KeyRange, TOUCH_BITS, Touched};
+use yurt_collection::{ChangedKeys, Collection, KEY_GROUPS, KeyRange};
 
 /// A [`Collection`] that wakes its readers after every change.
 ///
@@ -160,7 +160,7 @@ impl SharedCollection {
         to: ResourceVersion,
         change: impl FnOnce(&mut Collection) -> T,
     ) -> Result<T, NotApplied> {
-        let (result, touched) = {
+        let (result, changed) = {
             let mut collection = self.inner.write();
             let held = collection.generation();
             if held != generation {
@@ -169,25 +169,25 @@ impl SharedCollection {
             if !collection.covers(to) {
                 return Err(NotApplied::Uncovered { to });
             }
-            (change(&mut collection), collection.take_touched())
+            (change(&mut collection), collection.take_changed_keys())
         };
-        self.wake(&touched);
+        self.wake(&changed);
         Ok(result)
     }
 
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
-        let (result, touched) = {
+        let (result, changed) = {
             let mut collection = self.inner.write();
-            (change(&mut collection), collection.take_touched())
+            (change(&mut collection), collection.take_changed_keys())
         };
-        self.wake(&touched);
+        self.wake(&changed);
         result
     }
 
-    fn wake(&self, touched: &Touched) {
+    fn wake(&self, changed: &ChangedKeys) {
         self.version.send_modify(|version| *version += 1);
         if let Some(by_key) = self.by_key.get() {
-            let senders = by_key.iter().enumerate().filter(|(bit, _)| touched.has(*bit));
+            let senders = by_key.iter().enumerate().filter(|(bit, _)| changed.has(*bit));
             senders.for_each(|(_, sender)| sender.send_modify(|version| *version += 1));
         }
     }
@@ -207,10 +207,10 @@ impl SharedCollection {
     /// of other keys. They are woken at intervals, to stay above the floor.
     #[must_use]
     pub fn changes_of(&self, keys: &KeyRange) -> Changes {
-        let by_key = || (0..TOUCH_BITS).map(|_| watch::Sender::new(0)).collect();
+        let by_key = || (0..KEY_GROUPS).map(|_| watch::Sender::new(0)).collect();
         let sender = keys
             .key()
-            .and_then(|key| self.by_key.get_or_init(by_key).get(Touched::bit(key)))
+            .and_then(|key| self.by_key.get_or_init(by_key).get(ChangedKeys::bit(key)))
             .unwrap_or(&self.version);
         Changes(sender.subscribe())
     }

@@ -16,7 +16,7 @@ use yurt_collection::Collection;
 use yurt_runtime::{Clock, FakeClock};
 use yurt_storage::backend::{Committed, Durability, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::embedded::{Disk, Medium};
+use yurt_storage::embedded::{Disk, FileBackend};
 use yurt_storage::{Action, Embedded, Expect, NotApplied, OnlyWriter as _, Op, Replicas, Storage, StorageError};
 
 const LEASE: &str = "/leases.coordination.k8s.io/kube-system/yurthub";
@@ -73,7 +73,7 @@ impl Slow {
     }
 }
 
-impl Medium for Slow {
+impl FileBackend for Slow {
     fn size(&self) -> io::Result<u64> {
         Ok(self.bytes.lock().len() as u64)
     }

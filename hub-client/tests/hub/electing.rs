@@ -311,9 +311,17 @@ async fn object_that_is_too_large_is_fed_again_when_it_is_another_one() {
     };
     let before = calls().len();
     // A leader renews every 2 s.
-    let renewals = || pool.asked_about_leases("n1").iter().filter(|seen| seen.method == Method::PUT).count();
+    let renewals = || {
+        pool.asked_about_leases("n1")
+            .iter()
+            .filter(|seen| seen.method == Method::PUT)
+            .count()
+    };
     let renewed = renewals() + 2;
-    eventually("the leader goes on renewing", async || (renewals() >= renewed).then_some(())).await;
+    eventually("the leader goes on renewing", async || {
+        (renewals() >= renewed).then_some(())
+    })
+    .await;
     assert_eq!(calls().len(), before);
     pool.cloud.put("services", large("1"));
     let again = async || (calls().len() > before).then_some(());

@@ -53,7 +53,7 @@ pub(super) const AREAS: [Area; 9] = [
             "--test",
             "etcd3",
             "--test",
-            "pooled",
+            "shared_store",
             "--",
             "--include-ignored",
         ],
@@ -145,7 +145,7 @@ mod tests {
             areas.map(|area| area.name).collect::<Vec<_>>()
         };
         assert_eq!(of("crates/collection/src/lib.rs"), ["collection"]);
-        assert_eq!(of("crates/storage/src/replica/pooled.rs"), ["replica"]);
+        assert_eq!(of("crates/storage/src/replica/shared_store.rs"), ["replica"]);
         assert_eq!(of("hub-client/src/replicas/follower.rs"), ["replicas"]);
         assert!(of("crates/collections/src/lib.rs").is_empty());
     }

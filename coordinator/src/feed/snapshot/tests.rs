@@ -7,7 +7,7 @@ use yurt_apimachinery::kind::find_kind;
 use yurt_runtime::{Clock, FakeClock, TaskGroup};
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::embedded::{Disk, FileMedium, Medium};
+use yurt_storage::embedded::{Disk, FileBackend, LockedFile};
 use yurt_storage::{Action, Embedded, Expect, Replicas, SharedCollection, StorageError};
 
 use futures_util::FutureExt as _;
@@ -27,7 +27,7 @@ use crate::feed::{FeedMetrics, Parts};
 /// A file whose writes fail on request, and wait while its gate is held.
 #[derive(Debug)]
 struct Faulty {
-    file: FileMedium,
+    file: LockedFile,
     fails: AtomicBool,
     is_held: Mutex<bool>,
     let_go: Condvar,
@@ -38,7 +38,7 @@ struct Faulty {
 impl Faulty {
     fn open(path: &std::path::Path) -> Arc<Self> {
         Arc::new(Self {
-            file: FileMedium::open(path).unwrap(),
+            file: LockedFile::open(path).unwrap(),
             fails: AtomicBool::new(false),
             is_held: Mutex::default(),
             let_go: Condvar::new(),
@@ -63,7 +63,7 @@ impl Faulty {
     }
 }
 
-impl Medium for Faulty {
+impl FileBackend for Faulty {
     fn size(&self) -> io::Result<u64> {
         self.file.size()
     }

@@ -25,7 +25,7 @@ fn rolled_back() -> Collection {
 fn until_the_old_numbers_are_passed_nobody_is_resumed_by_one() {
     let collection = rolled_back();
     assert_eq!(collection.high(), rv(100));
-    assert_eq!(names(collection.former()), [("b", "u2"), ("c", "u3"), ("d", "u4")]);
+    assert_eq!(names(collection.previous()), [("b", "u2"), ("c", "u3"), ("d", "u4")]);
     assert_eq!(collection.resumption(rv(70)), Ok(Resumption::Everything));
     for elsewhere in [69, 71, 100, 101] {
         assert!(collection.resumption(rv(elsewhere)).is_err(), "{elsewhere}");
@@ -63,7 +63,7 @@ fn old_numbers_outlive_a_restart() {
     let collection = rolled_back();
     let mut recovered = Collection::new(true);
     recovered.recover(collection.to_recovered());
-    assert_eq!((recovered.high(), recovered.former().len()), (rv(100), 3));
+    assert_eq!((recovered.high(), recovered.previous().len()), (rv(100), 3));
     assert_eq!(recovered.resumption(rv(70)), Ok(Resumption::Everything));
     // The same number again, after a list for another reason.
     recovered.distrust();

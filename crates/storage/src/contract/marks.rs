@@ -90,7 +90,7 @@ impl Process {
         let (store, fails) = (harness.open().await, AtomicBool::new(false));
         let storage = Arc::new(Failing { store, fails });
         let kinds = [(NAME.to_owned(), find_kind("", NAME).expect("services are built in"))];
-        let replicas = Arc::new(Replicas::pooled(&kinds, storage.clone()));
+        let replicas = Arc::new(Replicas::shared(&kinds, storage.clone()));
         let sink = Follow::default();
         assert!(sink.0.set(Arc::downgrade(&replicas)).is_ok(), "it is new");
         storage.attach(Arc::new(sink)).await.expect("a fresh store must attach");

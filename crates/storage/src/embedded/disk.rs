@@ -17,7 +17,7 @@ use yurt_apimachinery::time::BootTime;
 use yurt_runtime::Clock;
 
 use super::OpenError;
-use super::medium::{Backend, FileMedium, Medium, Meter};
+use super::file_backend::{FileBackend, LockedFile, Meter, RedbBackend};
 use super::open;
 use super::tables::storage_error;
 use crate::backend::StorageError;
@@ -30,7 +30,7 @@ const TROUBLE_HOLD: Duration = Duration::from_secs(10);
 /// A database file that can fail and come back.
 pub struct Disk {
     path: PathBuf,
-    medium: Arc<dyn Medium>,
+    medium: Arc<dyn FileBackend>,
     clock: Clock,
     meter: Arc<Meter>,
     /// `None` after a failure.
@@ -72,7 +72,7 @@ impl Disk {
     /// # Errors
     /// [`OpenError`], naming the file and the remedy.
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>, OpenError> {
-        let medium = FileMedium::open(path).map_err(|error| OpenError::Unusable {
+        let medium = LockedFile::open(path).map_err(|error| OpenError::Unusable {
             path: path.to_owned(),
             why: error.to_string(),
         })?;
@@ -83,9 +83,9 @@ impl Disk {
     ///
     /// # Errors
     /// [`OpenError`], naming the file and the remedy.
-    pub fn open_on(path: &Path, medium: Arc<dyn Medium>, clock: Clock) -> Result<Arc<Self>, OpenError> {
+    pub fn open_on(path: &Path, medium: Arc<dyn FileBackend>, clock: Clock) -> Result<Arc<Self>, OpenError> {
         let meter = Arc::new(Meter::default());
-        let backend = Backend {
+        let backend = RedbBackend {
             medium: medium.clone(),
             meter: meter.clone(),
         };
@@ -190,7 +190,7 @@ impl Disk {
         {
             return Err(last.error.clone());
         }
-        let backend = Backend {
+        let backend = RedbBackend {
             medium: self.medium.clone(),
             meter: self.meter.clone(),
         };

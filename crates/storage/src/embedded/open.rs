@@ -13,8 +13,8 @@ use std::rc::Rc;
 use redb::{Database, DatabaseError};
 
 use super::OpenError;
+use super::file_backend::{FileBackend, RedbBackend};
 use super::format;
-use super::medium::{Backend, Medium};
 
 /// redb's page cache in bytes. Objects are held in memory anyway.
 const PAGE_CACHE_BYTES: usize = 1 << 20;
@@ -36,7 +36,7 @@ struct Recovery {
 ///
 /// # Errors
 /// [`OpenError`] naming `path`.
-pub(super) fn database(path: &Path, backend: Backend) -> Result<Database, OpenError> {
+pub(super) fn database(path: &Path, backend: RedbBackend) -> Result<Database, OpenError> {
     let unusable = |why: String| OpenError::Unusable {
         path: path.to_owned(),
         why,
@@ -74,7 +74,7 @@ pub(super) fn database(path: &Path, backend: Backend) -> Result<Database, OpenEr
     Ok(database)
 }
 
-fn open_and_verify(backend: Backend) -> Result<(Database, Recovery), DatabaseError> {
+fn open_and_verify(backend: RedbBackend) -> Result<(Database, Recovery), DatabaseError> {
     let is_new = backend.medium.size()? == 0;
     let recovery = Rc::new(Cell::new(Recovery::default()));
     let noted = recovery.clone();
@@ -97,7 +97,7 @@ fn open_and_verify(backend: Backend) -> Result<(Database, Recovery), DatabaseErr
 
 /// Removes an interrupted creation: cut before the magic number was written, it leaves a file that redb always rejects.
 /// Such a file has a header without magic and nothing behind it, and never held anything.
-fn discard_interrupted_creation(medium: &dyn Medium) -> io::Result<()> {
+fn discard_interrupted_creation(medium: &dyn FileBackend) -> io::Result<()> {
     let size = medium.size()?;
     if size == 0 {
         return Ok(());

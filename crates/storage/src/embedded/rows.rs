@@ -42,7 +42,7 @@ pub(super) fn write<'a>(
     undo: &mut Undo,
 ) -> Result<Tombstones, StorageError> {
     let mut own = txn.open_table(OWN).map_err(storage_error)?;
-    let mut buried = Vec::new();
+    let mut deleted = Vec::new();
     for (rv, ops) in group {
         for (place, op) in (0_u32..).zip(ops) {
             let key = op.key.as_str();
@@ -54,29 +54,29 @@ pub(super) fn write<'a>(
                 Action::Delete { last } => {
                     let before = own.remove(key).map_err(storage_error)?;
                     undo.note(key, before.map(|row| owned(row.value())));
-                    buried.push(((rv.0, place), key, last.bytes().as_ref()));
+                    deleted.push(((rv.0, place), key, last.bytes().as_ref()));
                 }
                 Action::Put(_, Durability::Volatile) | Action::Check => {}
             }
         }
     }
-    bury(txn, &buried, held, undo)
+    add_tombstones(txn, &deleted, held, undo)
 }
 
 /// A future tombstone: position, key, last state.
-type Burial<'a> = ((u64, u32), &'a str, &'a [u8]);
+type NewTombstone<'a> = ((u64, u32), &'a str, &'a [u8]);
 
-fn bury(
+fn add_tombstones(
     txn: &WriteTransaction,
-    buried: &[Burial<'_>],
+    deleted: &[NewTombstone<'_>],
     mut held: Tombstones,
     undo: &mut Undo,
 ) -> Result<Tombstones, StorageError> {
-    if buried.is_empty() {
+    if deleted.is_empty() {
         return Ok(held);
     }
     let mut tombstones = txn.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
-    for (place, key, last) in buried {
+    for (place, key, last) in deleted {
         tombstones.insert(place, (*key, *last)).map_err(storage_error)?;
         undo.tombstones.insert(*place);
         held.count += 1;

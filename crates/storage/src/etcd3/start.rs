@@ -10,7 +10,7 @@ use yurt_runtime::clock::UnixTime;
 
 use super::endpoints::Endpoints;
 use super::grpc::CallError;
-use super::mark::Mark;
+use super::revision_checkpoint::RevisionCheckpoint;
 use super::timeline::{MARGIN, Seen, Timeline};
 use super::txn::Layout;
 use super::wire::RangeRequest;
@@ -33,15 +33,15 @@ const NOT_FOR_US: [u32; 3] = [3, 7, 16];
 pub(super) async fn find(
     endpoints: &Endpoints,
     layout: &mut Layout,
-    mark: Option<&Mark>,
+    checkpoint: Option<&RevisionCheckpoint>,
 ) -> Result<Identity, OpenError> {
     let began = Instant::now();
     let mut told: Option<Instant> = None;
     loop {
-        let error = match settle(endpoints, layout, mark).await {
+        let error = match settle(endpoints, layout, checkpoint).await {
             Ok(Some(identity)) => {
-                if let (Some(mark), Some(timeline)) = (mark, &identity.timeline) {
-                    mark.adopt(timeline);
+                if let (Some(checkpoint), Some(timeline)) = (checkpoint, &identity.timeline) {
+                    checkpoint.adopt(timeline);
                 }
                 return Ok(identity);
             }
@@ -86,11 +86,11 @@ pub(super) async fn look(endpoints: &Endpoints, layout: &Layout) -> Result<Ident
 async fn settle(
     endpoints: &Endpoints,
     layout: &mut Layout,
-    mark: Option<&Mark>,
+    checkpoint: Option<&RevisionCheckpoint>,
 ) -> Result<Option<Identity>, CallError> {
     let found = look(endpoints, layout).await?;
     let nothing = Seen::default();
-    let seen = mark.map_or(&nothing, |mark| &mark.seen);
+    let seen = checkpoint.map_or(&nothing, |checkpoint| &checkpoint.seen);
     let id = uuid::Uuid::new_v4().to_string();
     let begin = |above: u64| Timeline::begin(id, found.cluster, found.revision, above.max(micros()));
     let (next, expect) = match &found.timeline {
@@ -105,10 +105,10 @@ async fn settle(
         Some(timeline) => {
             layout.timeline = timeline.clone();
             let expect = Expect::At(layout.rv(found.written));
-            let why = match (timeline.is_over(found.cluster, found.revision, seen), mark) {
+            let why = match (timeline.is_over(found.cluster, found.revision, seen), checkpoint) {
                 (Some(why), _) => Some(why),
-                (None, Some(mark)) if seen.id == timeline.id => {
-                    let kept = mark.witness(endpoints, layout).await?.is_some();
+                (None, Some(checkpoint)) if seen.id == timeline.id => {
+                    let kept = checkpoint.witness(endpoints, layout).await?.is_some();
                     (!kept).then_some("etcd has lost this coordinator's mark")
                 }
                 (None, _) => None,

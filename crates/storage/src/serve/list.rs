@@ -192,16 +192,16 @@ fn page(
     limit: usize,
 ) -> Result<Page, Expired> {
     let at = at.unwrap_or(collection.position());
-    let mut past = collection.at(at, keys, from)?;
+    let mut snapshot = collection.snapshot_at(at, keys, from)?;
     let count = selection.labels.is_everything() && selection.fields.is_everything();
-    let selected = past.by_ref().filter(|object| selection.matches(object));
+    let selected = snapshot.by_ref().filter(|object| selection.matches(object));
     let objects: Vec<Object> = selected.take(limit).cloned().collect();
     let rest = if objects.len() < limit {
         0
     } else if count {
-        past.count() as u64
+        snapshot.count() as u64
     } else {
-        u64::from(past.next().is_some())
+        u64::from(snapshot.next().is_some())
     };
     Ok(Page {
         objects,

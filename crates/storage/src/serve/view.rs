@@ -59,7 +59,7 @@ impl View for Unfiltered {
 }
 
 /// State that decides which events one watcher receives.
-pub(super) struct Lens {
+pub(super) struct WatcherView {
     pub(super) selection: Selection,
     pub(super) view: Arc<dyn View>,
     pub(super) kind: &'static ResourceKind,
@@ -72,9 +72,9 @@ pub(super) struct Lens {
     pub(super) hidden: BTreeSet<ObjectKey>,
 }
 
-// === impl Lens ===
+// === impl WatcherView ===
 
-impl Lens {
+impl WatcherView {
     /// The object as the client sees it; `None` if it is not selected or hidden.
     pub(super) fn see(&mut self, object: &Object) -> Option<Object> {
         let selected = self.selection.matches(object);
@@ -97,11 +97,11 @@ impl Lens {
                 Some(seen) => Some(self.encode(EventType::Modified, seen.bytes())),
                 None if *created => None,
                 // It may have matched at the client's position: report that it is absent now.
-                None => Some(self.farewell(object)),
+                None => Some(self.final_frame(object)),
             },
             Delivery::Gone(object) => {
                 self.hidden.remove(object.key());
-                Some(self.farewell(object))
+                Some(self.final_frame(object))
             }
             Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
         }
@@ -151,17 +151,17 @@ impl Lens {
             // A deletion shows its last state to every client. An object that left the selection is shown in its
             // previous state, as in kube-apiserver, if that is known. Inside of a step it is unknown, so the state at
             // that RV is shown, as in a catch-up.
-            (Some(_), None) if is_deleted || change.is_conflated => Some(self.farewell(&change.object)),
-            (Some(before), None) => Some(self.farewell(&before.with_resource_version(change.resource_version()))),
+            (Some(_), None) if is_deleted || change.is_conflated => Some(self.final_frame(&change.object)),
+            (Some(before), None) => Some(self.final_frame(&before.with_resource_version(change.resource_version()))),
         }
     }
 
     /// DELETED for an object whose visibility at the client's position is unknown. A hidden object is reduced to its
     /// metadata, so that no unfiltered content is sent.
-    fn farewell(&mut self, object: &Object) -> Bytes {
+    fn final_frame(&mut self, object: &Object) -> Bytes {
         match self.view.show(object) {
             Some(seen) => self.encode(EventType::Deleted, seen.bytes()),
-            None => self.encode(EventType::Deleted, &bare(object)),
+            None => self.encode(EventType::Deleted, &metadata_only(object)),
         }
     }
 
@@ -185,7 +185,7 @@ impl Lens {
 }
 
 /// The object reduced to its metadata, under its own kind.
-fn bare(object: &Object) -> Bytes {
+fn metadata_only(object: &Object) -> Bytes {
     let mut value = object.to_value();
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
@@ -213,7 +213,7 @@ mod tests {
         let kind = find_kind("", "services").expect("services must be built in");
         let json = r#"{"metadata":{"namespace":"shop","name":"a","uid":"u","resourceVersion":"5"}}"#;
         let object = Object::parse(Bytes::from(json), kind).expect("fixture must parse");
-        let mut lens = Lens {
+        let mut watcher = WatcherView {
             selection: Selection::default(),
             view: Arc::new(Nothing),
             kind,
@@ -232,10 +232,10 @@ mod tests {
             )),
         ];
         for deletion in deletions {
-            assert_eq!(lens.see(&object), None);
-            assert_eq!(lens.hidden.len(), 1);
-            let _ = lens.frame(&deletion);
-            assert_eq!(lens.hidden.len(), 0, "{deletion:?}");
+            assert_eq!(watcher.see(&object), None);
+            assert_eq!(watcher.hidden.len(), 1);
+            let _ = watcher.frame(&deletion);
+            assert_eq!(watcher.hidden.len(), 0, "{deletion:?}");
         }
     }
 }

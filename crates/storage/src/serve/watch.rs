@@ -28,7 +28,7 @@ use yurt_runtime::Clock;
 use yurt_runtime::tasks::cancelled;
 
 use super::list::{check_space, not_ready, reach};
-use super::view::Lens;
+use super::view::WatcherView;
 use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, Selection, View};
 use crate::shared::{Changes, SharedCollection};
 
@@ -78,7 +78,7 @@ enum Phase {
 /// Next step when nothing is pending.
 enum Turn {
     /// Something may be pending now.
-    Goon,
+    Continue,
     Start,
     Wait,
     End,
@@ -97,7 +97,7 @@ struct Watch {
     generation: u64,
     /// Wakes the stream after a change that may be selected.
     changes: Changes,
-    lens: Lens,
+    watcher: WatcherView,
     keys: KeyRange,
     /// Inputs of the view in addition to the collection.
     inputs: Vec<tokio::sync::watch::Receiver<u64>>,
@@ -146,7 +146,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     let keys = request.selection.keys(shared.kind());
     let changes = shared.changes_of(&keys);
     let inputs = request.view.inputs();
-    let lens = Lens {
+    let watcher = WatcherView {
         selection: request.selection,
         kind: request.view.kind().unwrap_or_else(|| shared.kind()),
         view: request.view,
@@ -174,7 +174,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         shared,
         generation,
         changes,
-        lens,
+        watcher,
         keys,
         inputs,
         look_again: false,
@@ -223,7 +223,7 @@ impl Watch {
             }
             match self.advance() {
                 // A selection without matches walks the whole collection.
-                Turn::Goon => tokio::task::coop::consume_budget().await,
+                Turn::Continue => tokio::task::coop::consume_budget().await,
                 // Boxed: its room is not kept for the life of the stream.
                 Turn::Start => Box::pin(self.start()).await,
                 Turn::Wait => self.wait().await,
@@ -326,7 +326,7 @@ impl Watch {
             }
             self.told = reader.position();
             self.phase = Phase::Live(reader);
-            return Turn::Goon;
+            return Turn::Continue;
         };
         let page = self.shared.read(|collection| {
             let objects = collection.initial(&reader, &self.keys, &from)?;
@@ -349,7 +349,7 @@ impl Watch {
             }
             Err(expired) => self.expire(expired),
         }
-        Turn::Goon
+        Turn::Continue
     }
 
     fn continue_live(&mut self, mut reader: Reader) -> Turn {
@@ -375,7 +375,7 @@ impl Watch {
                 self.phase = Phase::Live(reader);
             }
         }
-        Turn::Goon
+        Turn::Continue
     }
 
     /// A reader whose client knows nothing above its position. While it receives the present state, it may.
@@ -389,24 +389,24 @@ impl Watch {
             return;
         }
         let objects = self.shared.read(|collection| {
-            let present = collection.at(collection.position(), &self.keys, "");
+            let present = collection.snapshot_at(collection.position(), &self.keys, "");
             present.map(|objects| objects.cloned().collect::<Vec<_>>())
         });
         for object in &objects.unwrap_or_default() {
             // Only its side effect is needed: it records hidden objects.
-            let _ = self.lens.see(object);
+            let _ = self.watcher.see(object);
         }
     }
 
     /// Shows objects that are no longer hidden, at the client's present position: no earlier event follows.
     fn reveal(&mut self, reader: &Reader) {
-        for key in self.lens.hidden.clone() {
+        for key in self.watcher.hidden.clone() {
             let Some(object) = self.shared.read(|collection| collection.object(&key).cloned()) else {
                 continue;
             };
-            if let Some(seen) = self.lens.see(&object) {
+            if let Some(seen) = self.watcher.see(&object) {
                 let seen = seen.with_resource_version(reader.position());
-                let frame = self.lens.encode(EventType::Added, seen.bytes());
+                let frame = self.watcher.encode(EventType::Added, seen.bytes());
                 self.pending.push_back(Pending::Frame(frame));
             }
         }
@@ -417,8 +417,8 @@ impl Watch {
         let delivery = match pending {
             Pending::Frame(frame) => return Some(frame),
             Pending::Initial(object) => {
-                let seen = self.lens.see(&object)?;
-                return Some(self.lens.encode(EventType::Added, seen.bytes()));
+                let seen = self.watcher.see(&object)?;
+                return Some(self.watcher.encode(EventType::Added, seen.bytes()));
             }
             Pending::Delivery(delivery) => delivery,
         };
@@ -437,7 +437,7 @@ impl Watch {
             Delivery::Exact(change) => change.resource_version(),
             Delivery::Current { object, .. } | Delivery::Gone(object) => object.resource_version(),
         };
-        let frame = self.lens.frame(&delivery)?;
+        let frame = self.watcher.frame(&delivery)?;
         self.told = version;
         Some(frame)
     }
@@ -479,7 +479,7 @@ impl Watch {
         if status.code() == GONE {
             self.shared.count_forced_relist();
         }
-        let frame = self.lens.how.error_frame(status);
+        let frame = self.watcher.how.error_frame(status);
         self.pending.push_back(Pending::Frame(frame));
         self.phase = Phase::Ended;
     }

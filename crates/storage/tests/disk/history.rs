@@ -15,7 +15,7 @@ use yurt_collection::Collection;
 use yurt_runtime::{Clock, FakeClock, UnixTime};
 use yurt_storage::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::embedded::{Disk, Medium};
+use yurt_storage::embedded::{Disk, FileBackend};
 use yurt_storage::{Embedded, OnlyWriter as _, Replicas, Storage, StorageError};
 
 use crate::medium::{Lent, Tape};
@@ -208,7 +208,10 @@ fn copy_of(held: &Collection) -> Copy {
 }
 
 /// Opens what `medium` holds.
-pub(crate) async fn open(medium: Arc<dyn Medium>, clock: &Clock) -> Result<(Embedded, Arc<Memory>, Replicas), String> {
+pub(crate) async fn open(
+    medium: Arc<dyn FileBackend>,
+    clock: &Clock,
+) -> Result<(Embedded, Arc<Memory>, Replicas), String> {
     let disk = Disk::open_on(Path::new(NAME), medium, clock.clone()).map_err(|error| error.to_string())?;
     let in_words = |error: StorageError| error.to_string();
     let store = Embedded::on(disk.clone(), clock.clone(), Space::Own).map_err(in_words)?;
@@ -221,7 +224,7 @@ pub(crate) async fn open(medium: Arc<dyn Medium>, clock: &Clock) -> Result<(Embe
 }
 
 /// State found on `medium` by a process that starts on it at the time of `clock`.
-pub(crate) async fn find(medium: Arc<dyn Medium>, clock: &Clock) -> Result<Found, String> {
+pub(crate) async fn find(medium: Arc<dyn FileBackend>, clock: &Clock) -> Result<Found, String> {
     let (store, memory, replicas) = open(medium, clock).await?;
     let services = replicas.named("services").expect("services").collection().clone();
     let copy = services.read(|held| (held.position().0 > 0).then(|| copy_of(held)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use yurt_storage::embedded::Medium;
+use yurt_storage::embedded::FileBackend;
 
 use crate::history::Fact;
 use crate::random::Random;
@@ -139,7 +139,7 @@ impl Tape {
     }
 }
 
-impl Medium for Tape {
+impl FileBackend for Tape {
     fn size(&self) -> io::Result<u64> {
         Ok(self.state.lock().bytes.len() as u64)
     }
@@ -173,7 +173,7 @@ impl Medium for Tape {
     }
 }
 
-impl Medium for Lent {
+impl FileBackend for Lent {
     fn size(&self) -> io::Result<u64> {
         self.0.size()
     }

@@ -2,8 +2,8 @@
 //!
 //! Ignored without an etcd; the interop step of `cargo xtask test` runs them.
 
-mod pooled;
 mod restored;
+mod shared_store;
 mod support;
 
 use std::sync::Arc;

@@ -68,7 +68,7 @@ impl Watch {
                 annotations.push((ANNOTATION_STALE, "true"));
             }
         }
-        let frame = self.lens.bookmark(position, &annotations);
+        let frame = self.watcher.bookmark(position, &annotations);
         self.told = position;
         self.schedule_bookmark();
         frame

@@ -1,6 +1,6 @@
 //! Storage medium of a store: a locked file, or a replacement in tests. Counts reads and writes.
 //!
-//! The file is locked for as long as its [`FileMedium`] lives, also while the database in it is closed and opened
+//! The file is locked for as long as its [`LockedFile`] lives, also while the database in it is closed and opened
 //! again. It grows by allocation. So a full disk is detected when the file has to grow, and data that fits into it can
 //! still be written.
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
 /// Random-access bytes that survive the process. Equals redb's storage backend without its locks.
-pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
+pub trait FileBackend: std::fmt::Debug + Send + Sync + 'static {
     /// Number of bytes.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
 
 /// A file that no other process has open as a store.
 #[derive(Debug)]
-pub struct FileMedium {
+pub struct LockedFile {
     file: File,
 }
 
@@ -62,14 +62,14 @@ pub(super) struct Meter {
 
 /// A medium as redb's storage backend. It needs no locks: no other process uses the medium.
 #[derive(Debug)]
-pub(super) struct Backend {
-    pub(super) medium: Arc<dyn Medium>,
+pub(super) struct RedbBackend {
+    pub(super) medium: Arc<dyn FileBackend>,
     pub(super) meter: Arc<Meter>,
 }
 
-// === impl FileMedium ===
+// === impl LockedFile ===
 
-impl FileMedium {
+impl LockedFile {
     /// Opens or creates `path`, readable by its owner only, and locks it. A new file's name survives a power loss.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl FileMedium {
     }
 }
 
-impl Medium for FileMedium {
+impl FileBackend for LockedFile {
     fn size(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -123,9 +123,9 @@ impl Medium for FileMedium {
     }
 }
 
-// === impl Backend ===
+// === impl RedbBackend ===
 
-impl redb::StorageBackend for Backend {
+impl redb::StorageBackend for RedbBackend {
     fn len(&self) -> io::Result<u64> {
         self.medium.size()
     }

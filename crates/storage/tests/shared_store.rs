@@ -116,7 +116,7 @@ impl Pool {
 
     fn join_over(&self, storage: Arc<dyn Storage>) -> Arc<Replicas> {
         let kinds = [(NAME.to_owned(), find_kind("", NAME).expect("services are built in"))];
-        let replicas = Arc::new(Replicas::pooled(&kinds, storage));
+        let replicas = Arc::new(Replicas::shared(&kinds, storage));
         let live = self.everybody.live.lock();
         let stored = live.iter().map(|(key, (rv, value))| yurt_storage::backend::Stored {
             key: key.clone(),

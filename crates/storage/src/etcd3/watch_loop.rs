@@ -35,7 +35,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Publishes etcd's events; see the module header.
-pub(super) struct Follower {
+pub(super) struct WatchLoop {
     pub(super) shared: Arc<Shared>,
     pub(super) sink: Arc<dyn Sink>,
     /// Everything up to this revision is published.
@@ -70,9 +70,9 @@ pub(super) async fn verify(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-// === impl Follower ===
+// === impl WatchLoop ===
 
-impl Follower {
+impl WatchLoop {
     /// Publishes until the stop; ends earlier only if the store is another one.
     pub(super) async fn run(mut self) {
         let mut pause = PAUSE_MIN;
@@ -121,11 +121,11 @@ impl Follower {
         let Shared {
             endpoints,
             layout,
-            mark,
+            checkpoint,
             ..
         } = &*self.shared;
-        match mark {
-            Some(mark) if matches!(mark.witness(endpoints, layout).await, Ok(None)) => {
+        match checkpoint {
+            Some(checkpoint) if matches!(checkpoint.witness(endpoints, layout).await, Ok(None)) => {
                 Err("etcd has lost this coordinator's mark".into())
             }
             _ => Ok(()),
@@ -305,7 +305,7 @@ mod tests {
         fn reloaded(&self, _loaded: Loaded) {}
     }
 
-    fn follower() -> (Follower, Arc<Published>) {
+    fn example() -> (WatchLoop, Arc<Published>) {
         let timeline = Timeline {
             id: "test".into(),
             offset: 0,
@@ -325,20 +325,20 @@ mod tests {
                 cluster: 1,
                 revision: 1,
             },
-            mark: None,
+            checkpoint: None,
             published: watch::Sender::new(0),
             asked: Notify::new(),
             doubted: Notify::new(),
             trouble: Mutex::new(None),
         };
         let sink = Arc::new(Published::default());
-        let follower = Follower {
+        let watch_loop = WatchLoop {
             shared: Arc::new(shared),
             sink: sink.clone(),
             last: 4,
             stop: CancellationToken::new(),
         };
-        (follower, sink)
+        (watch_loop, sink)
     }
 
     /// A message with a put of each key at the revision before it.
@@ -366,30 +366,30 @@ mod tests {
     /// rest.
     #[test]
     fn revision_in_several_pieces_is_one_commit() {
-        let (mut follower, sink) = follower();
+        let (mut watch_loop, sink) = example();
         let mut pending = Pending::default();
-        follower.take(&mut pending, message(&[(5, "/a"), (6, "/b")], true));
+        watch_loop.take(&mut pending, message(&[(5, "/a"), (6, "/b")], true));
         assert_eq!(*sink.0.lock(), [(5, vec!["/a".to_owned()])]);
         assert_eq!(
-            *follower.shared.published.borrow(),
+            *watch_loop.shared.published.borrow(),
             5,
             "writers of 6 wait for all of it"
         );
-        follower.take(&mut pending, message(&[(6, "/c")], true));
-        follower.take(&mut pending, message(&[(6, "/d"), (7, "/e")], false));
+        watch_loop.take(&mut pending, message(&[(6, "/c")], true));
+        watch_loop.take(&mut pending, message(&[(6, "/d"), (7, "/e")], false));
         let wanted = [(6, vec!["/b", "/c", "/d"]), (7, vec!["/e"])];
         let wanted = wanted.map(|(rv, keys)| (rv, keys.into_iter().map(str::to_owned).collect()));
         assert_eq!(sink.0.lock()[1..], wanted);
-        assert_eq!((follower.last, *follower.shared.published.borrow()), (7, 7));
+        assert_eq!((watch_loop.last, *watch_loop.shared.published.borrow()), (7, 7));
     }
 
     /// A watch that broke inside a revision repeats it as a whole, and perhaps earlier events.
     #[test]
     fn what_is_published_is_not_published_again() {
-        let (mut follower, sink) = follower();
+        let (mut watch_loop, sink) = example();
         let mut pending = Pending::default();
-        follower.take(&mut pending, message(&[(3, "/old"), (4, "/old"), (5, "/a")], false));
-        follower.take(&mut pending, message(&[(4, "/old"), (5, "/a"), (6, "/b")], false));
+        watch_loop.take(&mut pending, message(&[(3, "/old"), (4, "/old"), (5, "/a")], false));
+        watch_loop.take(&mut pending, message(&[(4, "/old"), (5, "/a"), (6, "/b")], false));
         let keys: Vec<_> = sink.0.lock().iter().flat_map(|(_, keys)| keys.clone()).collect();
         assert_eq!(keys, ["/a", "/b"]);
     }

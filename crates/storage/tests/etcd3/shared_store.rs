@@ -71,7 +71,7 @@ impl Copies {
         more(&mut config);
         let storage = Arc::new(Etcd::connect(config, &tasks).await.expect("etcd must be reached"));
         let kinds = [(NAME.to_owned(), find_kind("", NAME).expect("services are built in"))];
-        let replicas = Arc::new(Replicas::pooled(&kinds, storage.clone()));
+        let replicas = Arc::new(Replicas::shared(&kinds, storage.clone()));
         let sink = Arc::new(Follow::default());
         assert!(sink.replicas.set(replicas.clone()).is_ok());
         storage.attach(sink.clone()).await.expect("attach");

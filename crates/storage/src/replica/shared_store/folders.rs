@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use yurt_apimachinery::{Object, ResourceVersion};
 
 use super::rows::{check, delete, pointer_key, put, row_key};
-use super::{BATCH_BYTES_MAX, BATCH_MAX, Pooled};
+use super::{BATCH_BYTES_MAX, BATCH_MAX, SharedStore};
 use crate::backend::{Expect, Op, StorageError};
 
 /// Age of the last row after which a folder without a pointer is abandoned: far longer than one transaction takes.
@@ -28,9 +28,9 @@ pub(super) struct RefusedSize {
     at: Instant,
 }
 
-// === impl Pooled ===
+// === impl SharedStore ===
 
-impl Pooled {
+impl SharedStore {
     /// Checks that the store accepts `object`, as far as that is known before the write.
     ///
     /// # Errors

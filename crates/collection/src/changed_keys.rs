@@ -1,19 +1,19 @@
 //! Compact set of the keys changed since the last take: a waiter for one key is not woken by the others.
 
 /// Number of bits, hence of groups of keys that are woken together.
-pub const TOUCH_BITS: usize = 32;
+pub const KEY_GROUPS: usize = 32;
 
 /// A set of groups of keys.
 #[derive(Debug, Default)]
-pub struct Touched {
+pub struct ChangedKeys {
     bits: u32,
     /// Bytes and number of deletions since every group was last woken.
     buried: (usize, usize),
 }
 
-// === impl Touched ===
+// === impl ChangedKeys ===
 
-impl Touched {
+impl ChangedKeys {
     /// The group of `key`.
     #[must_use]
     pub fn bit(key: &str) -> usize {
@@ -21,7 +21,7 @@ impl Touched {
         let hash = key.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
-        (hash ^ (hash >> 16)) as usize % TOUCH_BITS
+        (hash ^ (hash >> 16)) as usize % KEY_GROUPS
     }
 
     /// True if a key of this group changed.
@@ -39,7 +39,7 @@ impl Touched {
     }
 
     /// Counts a deletion, and wakes every group after `bytes` bytes or `count` deletions.
-    pub(super) fn add_burial(&mut self, size: usize, bytes: usize, count: usize) {
+    pub(super) fn add_deletion(&mut self, size: usize, bytes: usize, count: usize) {
         self.buried = (self.buried.0 + size, self.buried.1 + 1);
         if self.buried.0 > bytes || self.buried.1 > count {
             self.buried = (0, 0);

@@ -20,7 +20,7 @@ pub struct KeyRange {
 
 /// Objects of a collection at one RV, in key order (bytewise, as kube-apiserver's storage keys).
 #[derive(Debug)]
-pub struct Past<'a> {
+pub struct SnapshotAt<'a> {
     keys: &'a KeyRange,
     present: Peekable<btree_map::Range<'a, ObjectKey, Live>>,
     /// Replacements of the present state; `None` where no object existed then.
@@ -79,7 +79,12 @@ impl Collection {
     ///
     /// # Errors
     /// [`Expired`] when the log does not reach back to `rv`, or a later difference was found by comparing lists.
-    pub fn at<'a>(&'a self, rv: ResourceVersion, keys: &'a KeyRange, from: &str) -> Result<Past<'a>, Expired> {
+    pub fn snapshot_at<'a>(
+        &'a self,
+        rv: ResourceVersion,
+        keys: &'a KeyRange,
+        from: &str,
+    ) -> Result<SnapshotAt<'a>, Expired> {
         let Some(seq) = self.seq_after(rv).filter(|_| rv >= self.gap_to) else {
             return Err(Expired {
                 position: rv,
@@ -99,7 +104,7 @@ impl Collection {
             }
         }
         let present = self.objects.range::<str, _>((Bound::Included(start), Bound::Unbounded));
-        Ok(Past {
+        Ok(SnapshotAt {
             keys,
             present: present.peekable(),
             undone: undone.into_iter().peekable(),
@@ -114,16 +119,16 @@ impl Collection {
     ///
     /// # Errors
     /// [`Expired`] when the generation changed.
-    pub fn initial<'a>(&'a self, reader: &Reader, keys: &'a KeyRange, from: &str) -> Result<Past<'a>, Expired> {
+    pub fn initial<'a>(&'a self, reader: &Reader, keys: &'a KeyRange, from: &str) -> Result<SnapshotAt<'a>, Expired> {
         self.check(reader)?;
-        let then = self.at(reader.position(), keys, from);
-        then.or_else(|_| self.at(self.position, keys, from))
+        let then = self.snapshot_at(reader.position(), keys, from);
+        then.or_else(|_| self.snapshot_at(self.position, keys, from))
     }
 }
 
-// === impl Past ===
+// === impl SnapshotAt ===
 
-impl<'a> Iterator for Past<'a> {
+impl<'a> Iterator for SnapshotAt<'a> {
     type Item = &'a Object;
 
     fn next(&mut self) -> Option<&'a Object> {

@@ -30,7 +30,7 @@ const KEY_PREFIX: &str = "~seen/";
 
 /// The file and its contents.
 #[derive(Debug)]
-pub(super) struct Mark {
+pub(super) struct RevisionCheckpoint {
     path: PathBuf,
     /// Name of the key in etcd; random.
     name: String,
@@ -47,9 +47,9 @@ pub(super) struct Witness {
     revision: i64,
 }
 
-// === impl Mark ===
+// === impl RevisionCheckpoint ===
 
-impl Mark {
+impl RevisionCheckpoint {
     /// Reads the file. A missing or unreadable record counts as none.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
 /// Records the highest position seen, first in etcd and then in the file.
 pub(super) async fn note(shared: &Shared) {
     let published = *shared.published.borrow();
-    let Some(mark) = shared.mark.as_ref().filter(|_| published > 0) else {
+    let Some(mark) = shared.checkpoint.as_ref().filter(|_| published > 0) else {
         return;
     };
     if let Err(error) = mark
