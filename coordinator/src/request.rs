@@ -135,7 +135,7 @@ impl Call {
                     name: Some(name.to_owned()),
                     ..self.info.clone()
                 };
-                Err(Status::forbidden(&self.user.name, &info, &why))
+                Err(info.forbidden(&self.user.name, &why))
             }
         }
     }

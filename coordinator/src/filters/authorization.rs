@@ -22,6 +22,6 @@ pub(super) fn authorize(
     audit.decided(&decision);
     match decision {
         Decision::Allowed(_) => Ok(()),
-        Decision::Denied(why) => Err(Status::forbidden(&user.name, info, &why)),
+        Decision::Denied(why) => Err(info.forbidden(&user.name, &why)),
     }
 }

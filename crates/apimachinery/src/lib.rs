@@ -15,7 +15,7 @@
 //! | [`resource_version`] | resource versions and their issuers |
 //! | [`quantity`] | parsing and formatting of amounts of resources |
 //! | [`query`] | decoding of query parameters |
-//! | [`request_info`] | verb and resource of a request |
+//! | [`request_info`], [`Verb`] | resource and verb of a request |
 //! | [`options`] | options of a list, watch, write or delete |
 //! | [`selector`] | objects that a list or watch selects |
 //! | [`object`] | representation of an object, and changes of one field of its bytes |
@@ -66,13 +66,15 @@ pub mod status;
 pub mod text;
 pub mod time;
 pub mod values;
+mod verb;
 pub mod watch;
 
 pub use gvr::{GroupKind, GroupResource, GroupVersionKind, GroupVersionResource};
 pub use kind::ResourceKind;
 pub use object::{Object, ObjectKey};
 pub use options::{DeleteOptions, ListOptions, WriteOptions};
-pub use request_info::{RequestInfo, Verb};
+pub use request_info::RequestInfo;
 pub use resource_version::{ResourceVersion, Space};
 pub use selector::{FieldSelector, LabelSelector, Labels};
 pub use status::Status;
+pub use verb::Verb;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::kind::{ResourceKind, SelectableField};
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
-use crate::selector::Labels;
+use crate::selector::{FieldSource, Labels};
 
 mod cache_slot;
 mod decodable;
@@ -249,6 +249,12 @@ impl Object {
         let meta = &self.0.meta;
         let values: usize = meta.values.iter().flatten().map(|value| value.len()).sum();
         self.0.bytes.len() + meta.labels.text_len() + values + OVERHEAD
+    }
+}
+
+impl FieldSource for Object {
+    fn field(&self, label: &str) -> Option<&str> {
+        Self::field(self, label)
     }
 }
 

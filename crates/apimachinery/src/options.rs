@@ -13,7 +13,6 @@ pub use continue_token::{ContinueToken, TOKEN_BYTES_MAX};
 pub use delete::{DeleteOptions, Preconditions, PropagationPolicy};
 pub use list::{ListOptions, ResourceVersionMatch};
 pub(crate) use raw::required_name;
-pub(crate) use write::check_field_manager;
 pub use write::{FieldValidation, WriteOptions};
 
 /// Group of the option kinds in 422 answers.

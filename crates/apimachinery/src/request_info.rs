@@ -5,12 +5,9 @@
 
 use crate::gvr::{GroupResource, GroupVersionResource};
 use crate::query::{Query, escapes_are_valid};
-use crate::status::Status;
+use crate::status::{Denial, Status};
 use crate::text::go_quote;
-
-mod verb;
-
-pub use verb::Verb;
+use crate::verb::Verb;
 
 /// A request, read from its method and URL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,6 +156,21 @@ impl RequestInfo {
             Verb::Delete => self.verb = Verb::DeleteCollection,
             _ => {}
         }
+    }
+
+    /// 403: an authorizer rejected this request of `user`; `why` may be empty.
+    pub fn forbidden(&self, user: &str, why: &str) -> Status {
+        Status::denied(&Denial {
+            user,
+            verb: self.verb.as_str(),
+            path: (!self.is_resource).then_some(self.path.as_str()),
+            group: &self.group,
+            resource: &self.resource,
+            subresource: self.subresource.as_deref().unwrap_or_default(),
+            namespace: self.namespace.as_deref().unwrap_or_default(),
+            name: self.name.as_deref().unwrap_or_default(),
+            why,
+        })
     }
 
     /// Group, version and resource; empty for other paths.

@@ -6,7 +6,7 @@ mod label_parser;
 mod labels;
 mod lexer;
 
-pub use field::{FieldOperator, FieldRequirement, FieldSelector};
+pub use field::{FieldOperator, FieldRequirement, FieldSelector, FieldSource};
 pub use label::{LabelOperator, LabelRequirement, LabelSelector};
 pub use labels::Labels;
 

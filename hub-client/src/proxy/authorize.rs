@@ -372,7 +372,7 @@ fn in_status(verdict: Verdict, credential: &Credential, info: &RequestInfo) -> R
     match verdict {
         Verdict::Allowed => Ok(()),
         Verdict::Unauthorized => Err(Status::unauthorized()),
-        Verdict::Denied => Err(Status::forbidden(name_of(credential), info, "")),
+        Verdict::Denied => Err(info.forbidden(name_of(credential), "")),
     }
 }
 

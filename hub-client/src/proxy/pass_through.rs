@@ -50,9 +50,8 @@ impl PassThrough {
             Credential::Node => &server.node,
             Credential::Token(_) => &server.token,
             Credential::Certificate { user, .. } => {
-                return Err(Status::forbidden(
+                return Err(info.forbidden(
                     user,
-                    info,
                     "a client certificate cannot be passed on to the cloud: use a bearer token",
                 ));
             }

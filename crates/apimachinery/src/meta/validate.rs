@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::access;
+use super::manager::check_field_manager;
 use super::names::{dns_label_faults, label_key_faults, label_value_faults, name_faults};
 use crate::kind::ResourceKind;
-use crate::options::check_field_manager;
 use crate::status::{Faults, FieldError};
 
 /// Most bytes of all annotations of an object, keys and values.

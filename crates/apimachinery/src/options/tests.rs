@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kind::{ResourceKind, find_kind};
-use crate::request_info::Verb;
 use crate::resource_version::ResourceVersion;
+use crate::verb::Verb;
 
 fn pods() -> &'static ResourceKind {
     find_kind("", "pods").unwrap()

@@ -1,10 +1,11 @@
 //! Options of create, update and patch.
 
 use super::{check_dry_run, invalid_options};
+use crate::meta::{FIELD_MANAGER_MAX_LEN, check_field_manager};
 use crate::query::Query;
-use crate::request_info::Verb;
 use crate::status::{Faults, FieldError, Status};
 use crate::text::is_printable;
+use crate::verb::Verb;
 
 /// Validated options of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,9 +31,6 @@ pub enum FieldValidation {
     /// Reject the request.
     Strict,
 }
-
-/// kube-apiserver's limit for the name of a field manager, in bytes.
-const FIELD_MANAGER_MAX_LEN: usize = 128;
 
 // === impl WriteOptions ===
 
@@ -129,16 +127,5 @@ fn options_kind(verb: Verb) -> &'static str {
         Verb::Update => "UpdateOptions",
         Verb::Patch => "PatchOptions",
         _ => "CreateOptions",
-    }
-}
-
-/// Checks a manager's name in the given field.
-pub(crate) fn check_field_manager(field: &str, manager: &str, errors: &mut Faults) {
-    if manager.len() > FIELD_MANAGER_MAX_LEN {
-        errors.push(FieldError::too_long(field, FIELD_MANAGER_MAX_LEN));
-    }
-    for (position, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
-        let detail = format!("invalid character U+{:04X} (at position {position})", c as u32);
-        errors.push(FieldError::invalid(field, manager, &detail));
     }
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::status::StatusDetails;
 
 fn parse(method: &str, url: &str) -> RequestInfo {
     let (path, query) = url
@@ -188,6 +189,31 @@ fn what_follows_a_subresource_is_kept() {
         (Some("proxy"), Some("b/c"))
     );
     assert_eq!(parse("GET", "/api/v1/proxy/nodes/n/b").rest.as_deref(), Some("b"));
+}
+
+/// Conformance: 4.03
+#[test]
+fn forbidden_reads_like_an_authorizer() {
+    let request = RequestInfo::parse("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases/n", None).unwrap();
+    let status = request.forbidden("jane", "");
+    assert_eq!(
+        status.message(),
+        "leases.coordination.k8s.io \"n\" is forbidden: User \"jane\" cannot get resource \"leases\" in API group \
+         \"coordination.k8s.io\" in the namespace \"default\""
+    );
+    let request = RequestInfo::parse("GET", "/api/v1/nodes", None).unwrap();
+    assert_eq!(
+        request.forbidden("a<b>&c", "because").message(),
+        "nodes is forbidden: User \"a&lt;b&gt;&amp;c\" cannot list resource \"nodes\" in API group \"\" at the cluster \
+         scope: because"
+    );
+    let request = RequestInfo::parse("GET", "/metrics", None).unwrap();
+    let status = request.forbidden("jane", "");
+    assert_eq!(
+        status.message(),
+        "forbidden: User \"jane\" cannot get path \"/metrics\""
+    );
+    assert_eq!(status.details(), Some(&StatusDetails::default()));
 }
 
 proptest! {

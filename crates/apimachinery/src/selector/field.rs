@@ -3,12 +3,17 @@
 use std::fmt;
 
 use super::ParseError;
-use crate::object::Object;
 
 /// A conjunction of requirements on fields. The default selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FieldSelector {
     requirements: Vec<FieldRequirement>,
+}
+
+/// Values that field selectors compare with.
+pub trait FieldSource {
+    /// Value of a field that selectors may name; `None` for other fields.
+    fn field(&self, label: &str) -> Option<&str>;
 }
 
 /// A requirement on one field.
@@ -84,7 +89,7 @@ impl FieldSelector {
     }
 
     /// True if every requirement holds. A field that is not selectable for the object's kind counts as empty.
-    pub fn matches(&self, object: &Object) -> bool {
+    pub fn matches(&self, object: &impl FieldSource) -> bool {
         self.requirements.iter().all(|requirement| {
             let is_equal = object.field(&requirement.field).unwrap_or_default() == requirement.value;
             is_equal == (requirement.operator == FieldOperator::Equals)

@@ -2,7 +2,6 @@
 
 use super::{Faults, FieldError, Status, StatusDetails, reason};
 use crate::gvr::{GroupKind, GroupResource};
-use crate::request_info::RequestInfo;
 use crate::resource_version::ResourceVersion;
 use crate::text::{go_quote, html_escape};
 
@@ -88,27 +87,6 @@ impl Status {
     /// 421: the request was meant for another host.
     pub fn misdirected(message: impl Into<String>) -> Self {
         Self::failure(421, "", message)
-    }
-
-    /// 403: an authorizer rejected the request; `why` may be empty.
-    pub fn forbidden(user: &str, request: &RequestInfo, why: &str) -> Self {
-        let text = |value: &'_ Option<String>| value.clone().unwrap_or_default();
-        let (namespace, name, subresource) = (
-            text(&request.namespace),
-            text(&request.name),
-            text(&request.subresource),
-        );
-        Self::denied(&Denial {
-            user,
-            verb: request.verb.as_str(),
-            path: (!request.is_resource).then_some(request.path.as_str()),
-            group: &request.group,
-            resource: &request.resource,
-            subresource: &subresource,
-            namespace: &namespace,
-            name: &name,
-            why,
-        })
     }
 
     /// 403: an authorizer rejected what is described, which need not be a request.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::gvr::{GroupKind, GroupResource};
-use crate::request_info::RequestInfo;
 use crate::resource_version::ResourceVersion;
 
 fn json(status: &Status) -> String {
@@ -48,31 +47,6 @@ fn success_of_a_delete_has_no_code() {
 #[test]
 fn empty_details_are_an_empty_object() {
     assert!(json(&Status::method_not_allowed()).ends_with(r#""reason":"MethodNotAllowed","details":{},"code":405}"#));
-}
-
-/// Conformance: 4.03
-#[test]
-fn forbidden_reads_like_an_authorizer() {
-    let request = RequestInfo::parse("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases/n", None).unwrap();
-    let status = Status::forbidden("jane", &request, "");
-    assert_eq!(
-        status.message(),
-        "leases.coordination.k8s.io \"n\" is forbidden: User \"jane\" cannot get resource \"leases\" in API group \
-         \"coordination.k8s.io\" in the namespace \"default\""
-    );
-    let request = RequestInfo::parse("GET", "/api/v1/nodes", None).unwrap();
-    assert_eq!(
-        Status::forbidden("a<b>&c", &request, "because").message(),
-        "nodes is forbidden: User \"a&lt;b&gt;&amp;c\" cannot list resource \"nodes\" in API group \"\" at the cluster \
-         scope: because"
-    );
-    let request = RequestInfo::parse("GET", "/metrics", None).unwrap();
-    let status = Status::forbidden("jane", &request, "");
-    assert_eq!(
-        status.message(),
-        "forbidden: User \"jane\" cannot get path \"/metrics\""
-    );
-    assert_eq!(status.details(), Some(&StatusDetails::default()));
 }
 
 /// Conformance: 4.12

@@ -64,7 +64,7 @@ impl Verb {
         matches!(self, Self::Get | Self::List | Self::Watch | Self::Head | Self::Options)
     }
 
-    pub(super) fn of_resource(method: &str) -> Self {
+    pub(crate) fn of_resource(method: &str) -> Self {
         match method {
             "GET" | "HEAD" => Self::Get,
             "POST" => Self::Create,
@@ -75,7 +75,7 @@ impl Verb {
         }
     }
 
-    pub(super) fn of_non_resource(method: &str) -> Self {
+    pub(crate) fn of_non_resource(method: &str) -> Self {
         match method {
             "GET" => Self::Get,
             "HEAD" => Self::Head,
