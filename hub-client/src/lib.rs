@@ -1,7 +1,9 @@
 //! YurtHub: the node's proxy to the cloud and to its NodePool, the owner of the node's replicas, and a candidate for leader.
 //!
-//! Reading order: [`config`] → [`proxy`] (path of a request) → [`replicas`] (source of the data) → [`filter`] (view of a local client) →
-//! [`pool`] (election, feed, heartbeats) → [`upstream`] (connections). The wiring is in [`Hub::start`] and `wiring.rs`.
+//! Reading order: [`config`] → [`proxy`] (path of a request) → [`replicas`] (source of the data) → [`filter`] (view of a
+//! local client) → [`pool`] (election, feed, heartbeats) → [`health`] (probes) → [`upstream`] (connections). `status` shows
+//! all of it to the operator; every part reports to [`failures`] and [`metrics`]. The wiring is in [`Hub::start`] and
+//! `wiring.rs`.
 
 pub mod config;
 pub mod dummy_interface;

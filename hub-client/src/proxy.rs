@@ -133,7 +133,7 @@ impl Proxy {
             return answered.await.map_err(|lost| Status::internal(&lost.to_string()));
         }
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
-        // Held until the headers are sent; the connection limit bounds the stream that follows.
+        // PlaceGuard until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
         if let Some(response) = self.local.answer(&request, &info, &caller).await? {
             self.metrics.requests.with_label_values(&["replica"]).inc();

@@ -1,14 +1,18 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
 //! The rules are in `yurt-pool-protocol`: the source of a replica, how to resume when a source cannot, partial lists, the
-//! proof of a history. [`follower`] keeps one stream per replica open and switches sources without a gap. [`reflector`]
-//! speaks list and watch. [`partial_list_store`] keeps a partial list across broken connections, and `listing` fetches it.
-//! `nodepool` reads the membership when the cloud has NodePools. [`scope`] adds resources to [`POOL_SCOPE`]. [`budget`] bounds
-//! the bytes of all replicas. [`disk`] opens the durable copy; [`origin`] records its pool and cluster. [`verify`] compares
-//! samples of the coordinator's data with the cloud, [`truth`] (pure) judges them, [`alarm`] reacts to forgeries, and [`distrust`] records them.
-//! [`warnings`] (pure) decides when a report of another member is checked.
-//! [`ahead`] abandons a replica that is ahead of the leader's; [`lag`] detects one that is behind. [`history_check`] asks the cloud
-//! whether it still has the history of the replicas.
+//! proof of a history.
+//!
+//! * Data from a source: [`follower`] keeps one stream per replica open and switches sources without a gap.
+//!   [`reflector`] lists and watches. [`partial_list_store`] keeps a partial list over broken connections; `listing`
+//!   fetches it. `nodepool` reads the membership where the cloud has NodePools.
+//! * State of the data: [`sources`] (freshness), [`membership`] (names of the members), [`scope`] (resources beyond
+//!   [`POOL_SCOPE`]), [`budget`] (bytes of all replicas).
+//! * Disk: [`disk`] opens the file, [`durable_copy`] is what it is opened as, [`origin`] its pool and cluster.
+//! * Cloud history: [`history_check`] asks whether the cloud still has it. [`ahead`] abandons a replica that is ahead of
+//!   the leader's; [`lag`] detects one that is behind.
+//! * Forgeries: [`verify`] compares samples with the cloud, [`truth`] (pure) judges them, [`alarm`] reacts, and
+//!   [`distrust`] records them. [`warnings`] (pure) decides when a report of another member is checked.
 
 pub mod ahead;
 pub mod alarm;

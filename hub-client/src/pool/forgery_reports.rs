@@ -20,7 +20,7 @@ use super::relay::client::RelayClient;
 use crate::health::CloudReach;
 use crate::replicas::alarm::{Alarm, Finding};
 use crate::replicas::questions;
-use crate::replicas::truth::{Held, State, Truth, Verdict, judge};
+use crate::replicas::truth::{HeldObject, ObjectState, Truth, TruthVerdict, judge};
 use crate::replicas::warnings::{Report, Suspects, Warnings};
 use crate::upstream::Cloud;
 
@@ -103,7 +103,7 @@ impl Reporter {
     async fn examine(&self, report: &Report, suspects: &mut Suspects) -> Result<bool, String> {
         let key = ObjectKey::parse(&report.key);
         let (finding, verdict) = self.check(&report.collection, &key).await?;
-        if let Verdict::Forged(_) = verdict {
+        if let TruthVerdict::Forged(_) = verdict {
             self.found(&finding, suspects).await;
             return Ok(true);
         }
@@ -111,10 +111,10 @@ impl Reporter {
         let is_same = finding.generation == report.generation
             && !finding.version.is_zero()
             && finding.version.to_string() == report.resource_version;
-        if verdict == Verdict::Honest && is_same {
+        if verdict == TruthVerdict::Honest && is_same {
             self.post(&finding, Some(&report.accuser)).await;
         }
-        Ok(verdict == Verdict::Honest)
+        Ok(verdict == TruthVerdict::Honest)
     }
 
     /// Checks the objects again that this hub found forged.
@@ -123,7 +123,7 @@ impl Reporter {
             return;
         };
         match self.check(&collection, &key).await {
-            Ok((finding, Verdict::Forged(_))) => self.post(&finding, None).await,
+            Ok((finding, TruthVerdict::Forged(_))) => self.post(&finding, None).await,
             Ok(_) => {}
             Err(why) => tracing::debug!(collection, why, "Forged object not checked again"),
         }
@@ -163,7 +163,7 @@ impl Reporter {
     }
 
     /// Compares the object `key` at the coordinator with the cloud.
-    async fn check(&self, collection: &str, key: &ObjectKey) -> Result<(Finding, Verdict), String> {
+    async fn check(&self, collection: &str, key: &ObjectKey) -> Result<(Finding, TruthVerdict), String> {
         let replica = self.alarm.data.replicas().named(collection);
         let replica = replica.filter(|_| collection != members::COLLECTION);
         let replica = replica.ok_or_else(|| format!("{collection:?} is not shared here"))?;
@@ -179,7 +179,7 @@ impl Reporter {
             .and_then(|text| text.to_str().ok()?.parse().ok());
         let (position, ours) = state_of(list, kind, key)?;
         let (head, theirs) = state_of(self.ask_cloud(&path).await?, kind, key)?;
-        let held = Held {
+        let held = HeldObject {
             position,
             state: ours,
             is_before: true,
@@ -187,8 +187,8 @@ impl Reporter {
         let version = held.version();
         let verdict = judge(&held, &Truth { head, state: theirs });
         let reason = match verdict {
-            Verdict::Forged(why) => why,
-            Verdict::Honest | Verdict::Behind => "",
+            TruthVerdict::Forged(why) => why,
+            TruthVerdict::Honest | TruthVerdict::Behind => "",
         };
         let finding = Finding {
             collection: collection.to_owned(),
@@ -225,8 +225,12 @@ async fn ask(client: &HttpClient, path: &str, timeout: Duration) -> Result<(Head
 }
 
 /// Returns the RV of the list and the state of the object `key`.
-fn state_of(list: Bytes, kind: &ResourceKind, key: &ObjectKey) -> Result<(ResourceVersion, Option<State>), String> {
+fn state_of(
+    list: Bytes,
+    kind: &ResourceKind,
+    key: &ObjectKey,
+) -> Result<(ResourceVersion, Option<ObjectState>), String> {
     let list = ParsedList::parse(list, kind).map_err(|error| error.to_string())?;
     let item = list.items.iter().find(|item| item.key() == key);
-    Ok((list.meta.resource_version, item.map(|item| State::of(item, true))))
+    Ok((list.meta.resource_version, item.map(|item| ObjectState::of(item, true))))
 }

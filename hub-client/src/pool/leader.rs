@@ -13,7 +13,7 @@ use super::feed::progress::FeedProgress;
 use super::heartbeat::forward::Forward;
 use super::informer_sync::{self, InformerSync};
 use super::lease_client::LeaseClient;
-use super::scope::{ScopeTeller, ToldCoordinator};
+use super::scope::{ScopeReceiver, ScopeSender};
 use crate::metrics::Metrics;
 use crate::replicas::PoolData;
 use crate::upstream::{CoordinatorClient, Upstreams};
@@ -48,10 +48,10 @@ impl Leader {
         let (leader, owner, right) = (self.clone(), group.clone(), leadership.clone());
         let feed = move |replica| leader.feed(&owner, &right, replica);
         group.spawn("feeds", self.data.clone().each_replica(group.token(), feed));
-        let teller = ScopeTeller {
+        let teller = ScopeSender {
             cloud: self.upstreams.cloud.clone(),
             data: self.data.clone(),
-            coordinator: Some(ToldCoordinator {
+            coordinator: Some(ScopeReceiver {
                 client: self.coordinator.feed.clone(),
                 leadership: leadership.clone(),
                 wake: self.wake.clone(),

@@ -19,9 +19,9 @@ pub struct LeaseClient {
     name: String,
 }
 
-/// Answer about the Lease.
+/// LeaseAnswer about the Lease.
 #[derive(Debug)]
-pub struct Answer {
+pub struct LeaseAnswer {
     /// HTTP status.
     pub status: StatusCode,
     /// Headers (epoch and store, for the election lease).
@@ -49,7 +49,7 @@ impl LeaseClient {
     ///
     /// # Errors
     /// Fails if no answer came.
-    pub async fn read(&self, timeout: Duration) -> Result<Answer, ClientError> {
+    pub async fn read(&self, timeout: Duration) -> Result<LeaseAnswer, ClientError> {
         self.ask(Method::GET, &self.path(), None, timeout).await
     }
 
@@ -57,7 +57,7 @@ impl LeaseClient {
     ///
     /// # Errors
     /// Fails if no answer came. The write may have happened unless [`ClientError::never_sent`].
-    pub async fn replace(&self, lease: &Value, timeout: Duration) -> Result<Answer, ClientError> {
+    pub async fn replace(&self, lease: &Value, timeout: Duration) -> Result<LeaseAnswer, ClientError> {
         self.ask(Method::PUT, &self.path(), Some(lease), timeout).await
     }
 
@@ -65,7 +65,7 @@ impl LeaseClient {
     ///
     /// # Errors
     /// Same as [`Self::replace`].
-    pub async fn create(&self, lease: &Value, timeout: Duration) -> Result<Answer, ClientError> {
+    pub async fn create(&self, lease: &Value, timeout: Duration) -> Result<LeaseAnswer, ClientError> {
         self.ask(Method::POST, &self.collection(), Some(lease), timeout).await
     }
 
@@ -110,13 +110,13 @@ impl LeaseClient {
         path: &str,
         body: Option<&Value>,
         timeout: Duration,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<LeaseAnswer, ClientError> {
         let (status, headers, body) = self.client.request_json(method, path, body, timeout).await?;
         let lease = status
             .is_success()
             .then(|| serde_json::from_slice(&body).ok())
             .flatten();
-        Ok(Answer {
+        Ok(LeaseAnswer {
             status,
             headers,
             lease,
@@ -125,9 +125,9 @@ impl LeaseClient {
     }
 }
 
-// === impl Answer ===
+// === impl LeaseAnswer ===
 
-impl Answer {
+impl LeaseAnswer {
     /// Returns the reason why the server did not accept or return the Lease; `None` on success. A conflict and an
     /// absent Lease are expected and also give `None`.
     #[must_use]

@@ -37,17 +37,17 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Reads the list and sends it to the coordinator.
-pub struct ScopeTeller {
+pub struct ScopeSender {
     /// The cloud, which has the list.
     pub cloud: Arc<Cloud>,
     /// Pool data: the resources shared now, and the report of problems.
     pub data: Arc<PoolData>,
     /// Receiver of the list; `None` if this hub has no coordinator.
-    pub coordinator: Option<ToldCoordinator>,
+    pub coordinator: Option<ScopeReceiver>,
 }
 
 /// The coordinator, with the right of its leader to write to it.
-pub struct ToldCoordinator {
+pub struct ScopeReceiver {
     /// Client of the coordinator.
     pub client: HttpClient,
     /// Leadership that permits the write.
@@ -67,14 +67,14 @@ struct Found {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct SentScope {
     #[serde(default)]
     refused: Vec<Problem>,
 }
 
-// === impl ScopeTeller ===
+// === impl ScopeSender ===
 
-impl ScopeTeller {
+impl ScopeSender {
     /// Runs until `token` is cancelled.
     pub async fn run(self, token: CancellationToken) {
         let (list, changes) = watch::channel(Read::NotYet);
@@ -189,7 +189,7 @@ impl ScopeTeller {
             return Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim()));
         }
         coordinator.wake.notify_one();
-        let told: Told = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let told: SentScope = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
         Ok(told.refused)
     }
 }

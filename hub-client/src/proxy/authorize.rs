@@ -50,8 +50,8 @@ use super::caller::{Caller, Credential, Origin};
 use crate::health::CloudReach;
 use answers::Answers;
 use credential::{Key, Salt};
-use decision::{Next, Verdict};
-use kept::{Kept, Wall};
+use decision::{AccessVerdict, Next};
+use kept::{KeptAnswers, Wall};
 use peers::{Peers, Turn};
 use review::Reviews;
 
@@ -109,7 +109,7 @@ struct Inner {
 }
 
 /// Review in flight.
-type Question = Shared<BoxFuture<'static, Result<Verdict, String>>>;
+type Question = Shared<BoxFuture<'static, Result<AccessVerdict, String>>>;
 
 /// Removes a review from the map when it ends, with any result.
 struct Asked {
@@ -123,7 +123,7 @@ impl Authorizer {
     /// Creates an authorizer with the verdicts of the file, if there is one.
     #[must_use]
     pub fn open(means: Means, file: PathBuf) -> Self {
-        let Kept { salt, wall, answers } = Kept::load(&file, &means.clock);
+        let KeptAnswers { salt, wall, answers } = KeptAnswers::load(&file, &means.clock);
         let saved_at = means.clock.boot();
         Self(Arc::new(Inner {
             means,
@@ -221,7 +221,7 @@ impl Inner {
     }
 
     /// Returns the cached verdict for a caller whose review had no result.
-    fn unanswered(&self, key: &Key, credential: &Credential) -> Option<Verdict> {
+    fn unanswered(&self, key: &Key, credential: &Credential) -> Option<AccessVerdict> {
         let known = self.answers.lock().known(key, self.means.clock.boot());
         decision::unanswered(known, self.is_over(credential))
     }
@@ -231,7 +231,7 @@ impl Inner {
     }
 
     /// Returns the cloud's verdict. Stops waiting as soon as the probes find the cloud away.
-    async fn ask(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<Verdict, String> {
+    async fn ask(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<AccessVerdict, String> {
         let question = self.ask_in_turn(key, caller, attributes);
         let mut reach = self.means.reach.clone();
         let goes_away = async {
@@ -248,7 +248,12 @@ impl Inner {
 
     /// Returns the verdict of the review in flight for `key`, or of a new one once the peer has no other review in
     /// flight.
-    async fn ask_in_turn(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<Verdict, String> {
+    async fn ask_in_turn(
+        self: &Arc<Self>,
+        key: Key,
+        caller: &Caller,
+        attributes: Value,
+    ) -> Result<AccessVerdict, String> {
         let in_flight = self.asked.lock().get(&key).cloned();
         if let Some(question) = in_flight {
             return question.await;
@@ -304,14 +309,14 @@ impl Inner {
         Some(question)
     }
 
-    fn answered(&self, key: Key, origin: Origin, answer: &Result<Verdict, String>) {
+    fn answered(&self, key: Key, origin: Origin, answer: &Result<AccessVerdict, String>) {
         let now = self.means.clock.boot();
         let Ok(verdict) = *answer else {
             self.answers.lock().failed(&key, now);
             self.means.wake.notify_one();
             return;
         };
-        let before = if verdict == Verdict::Unauthorized {
+        let before = if verdict == AccessVerdict::Unauthorized {
             self.peers.lock().refused(origin, now);
             self.answers.lock().forget(&key)
         } else {
@@ -321,8 +326,8 @@ impl Inner {
         let is_old = now.since(*self.saved_at.lock()) >= RENEWALS_SAVED_EVERY;
         // Denied callers are unlimited in number, so they trigger no write of their own.
         let is_news = match (before, verdict) {
-            (Some(Verdict::Allowed), Verdict::Allowed) => is_old,
-            (before, verdict) => before == Some(Verdict::Allowed) || verdict == Verdict::Allowed,
+            (Some(AccessVerdict::Allowed), AccessVerdict::Allowed) => is_old,
+            (before, verdict) => before == Some(AccessVerdict::Allowed) || verdict == AccessVerdict::Allowed,
         };
         if is_news {
             self.news.notify_one();
@@ -368,11 +373,11 @@ fn name_of(credential: &Credential) -> &str {
     }
 }
 
-fn in_status(verdict: Verdict, credential: &Credential, info: &RequestInfo) -> Result<(), Status> {
+fn in_status(verdict: AccessVerdict, credential: &Credential, info: &RequestInfo) -> Result<(), Status> {
     match verdict {
-        Verdict::Allowed => Ok(()),
-        Verdict::Unauthorized => Err(Status::unauthorized()),
-        Verdict::Denied => Err(info.forbidden(name_of(credential), "")),
+        AccessVerdict::Allowed => Ok(()),
+        AccessVerdict::Unauthorized => Err(Status::unauthorized()),
+        AccessVerdict::Denied => Err(info.forbidden(name_of(credential), "")),
     }
 }
 

@@ -431,7 +431,7 @@ mod tests {
     use yurt_test_support::TestDir;
 
     use super::*;
-    use crate::proxy::authorize::decision::Verdict;
+    use crate::proxy::authorize::decision::AccessVerdict;
     use crate::proxy::authorize::review::Reviews;
     use crate::proxy::authorize::{FILE, Means};
     use crate::proxy::caller::Credential;
@@ -439,7 +439,7 @@ mod tests {
     struct Nobody;
 
     impl Reviews for Nobody {
-        fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<Verdict, String>> {
+        fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<AccessVerdict, String>> {
             async { Err("this test has no reviews".to_owned()) }.boxed()
         }
     }

@@ -23,21 +23,21 @@ const WAIT_MAX: Duration = Duration::from_secs(15);
 
 /// Places of a hub.
 pub struct Places {
-    requests: Lanes,
-    openings: Lanes,
+    requests: PlaceQueues,
+    openings: PlaceQueues,
     in_flight: IntGauge,
     rejected: IntCounter,
 }
 
 /// Places for one kind of request.
-struct Lanes {
+struct PlaceQueues {
     /// Places for the node alone; `None` if there are too few places.
     kept: Option<FairQueue>,
     shared: FairQueue,
 }
 
 /// Permit in use, counted in the metric.
-pub struct Held {
+pub struct PlaceGuard {
     _place: Permit,
     gauge: Option<IntGauge>,
 }
@@ -49,8 +49,8 @@ impl Places {
     #[must_use]
     pub fn new(max: usize, metrics: &Metrics) -> Self {
         Self {
-            requests: Lanes::new(max),
-            openings: Lanes::new(max),
+            requests: PlaceQueues::new(max),
+            openings: PlaceQueues::new(max),
             in_flight: metrics.in_flight.clone(),
             rejected: metrics.rejected.clone(),
         }
@@ -64,18 +64,18 @@ impl Places {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
-    pub async fn enter(&self, caller: &Caller, is_opening: bool) -> Result<Held, Status> {
-        let lanes = if is_opening { &self.openings } else { &self.requests };
-        let place = lanes.enter(caller).await.inspect_err(|_| self.rejected.inc())?;
+    pub async fn enter(&self, caller: &Caller, is_opening: bool) -> Result<PlaceGuard, Status> {
+        let queues = if is_opening { &self.openings } else { &self.requests };
+        let place = queues.enter(caller).await.inspect_err(|_| self.rejected.inc())?;
         let gauge = (!is_opening).then(|| self.in_flight.clone());
         gauge.iter().for_each(IntGauge::inc);
-        Ok(Held { _place: place, gauge })
+        Ok(PlaceGuard { _place: place, gauge })
     }
 }
 
-// === impl Lanes ===
+// === impl PlaceQueues ===
 
-impl Lanes {
+impl PlaceQueues {
     fn new(max: usize) -> Self {
         let lane = |places| FairQueue::new(places, max, WAIT_MAX, None);
         let kept = max / KEPT_OF;
@@ -98,7 +98,7 @@ impl Lanes {
     }
 }
 
-impl Drop for Held {
+impl Drop for PlaceGuard {
     fn drop(&mut self) {
         self.gauge.iter().for_each(IntGauge::dec);
     }
@@ -141,7 +141,7 @@ mod tests {
         Places::new(max, &Metrics::new().unwrap())
     }
 
-    fn now(places: &Places, caller: &Caller) -> Option<Held> {
+    fn now(places: &Places, caller: &Caller) -> Option<PlaceGuard> {
         places.enter(caller, false).now_or_never()?.ok()
     }
 

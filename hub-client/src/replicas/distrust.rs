@@ -19,13 +19,13 @@ const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// The collections that do not follow the coordinator.
 #[derive(Debug, Default)]
 pub struct Distrust {
-    known: Mutex<Known>,
+    known: Mutex<DistrustState>,
     /// Counts changes.
     version: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct DistrustState {
     collections: BTreeMap<String, Caught>,
     /// Number of forgeries since the start, and a message about the last one.
     told: (u64, String),

@@ -12,7 +12,7 @@ use yurt_apimachinery::{Object, Status};
 use yurt_pool_protocol::partial_list::{Page, Unfit};
 use yurt_runtime::http::Decoded;
 
-use super::partial_list_store::{Ask, Held, Slot};
+use super::partial_list_store::{CopyPosition, ListStep, Slot};
 use super::reflector::{Reflector, StreamEnd, ended_by, generation_of, read_all, read_checked};
 
 /// Pause before the next watch after the server ended one.
@@ -56,7 +56,7 @@ impl Reflector {
         }
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> CopyPosition {
         self.replica.collection().read(|c| (c.position(), c.generation()))
     }
 
@@ -66,9 +66,9 @@ impl Reflector {
             let mut changes = slot.changes();
             let held = self.held();
             match slot.ask(held) {
-                Ask::Nothing => return Ok(()),
-                Ask::Changes => drop(changes.changed().await),
-                Ask::Page(token, limit) => {
+                ListStep::Nothing => return Ok(()),
+                ListStep::Changes => drop(changes.changed().await),
+                ListStep::Page(token, limit) => {
                     if let Err(unfit) = self.page(slot, token.as_deref(), limit, held).await? {
                         slot.forget().await;
                         return Err(StreamEnd::Failed(unfit.to_string()));
@@ -84,7 +84,7 @@ impl Reflector {
         slot: &Slot,
         token: Option<&str>,
         limit: usize,
-        held: Held,
+        held: CopyPosition,
     ) -> Result<Result<(), Unfit>, StreamEnd> {
         let mut query = format!("limit={limit}");
         if let Some(token) = token {

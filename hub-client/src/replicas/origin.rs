@@ -32,7 +32,7 @@ pub struct Origin {
 
 /// Result of comparing the cluster's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum OriginVerdict {
     /// The replicas are copies of this cluster, which is recorded from now on.
     Same,
     /// The replicas are copies of another cluster.
@@ -83,11 +83,11 @@ impl Origin {
 
     /// Compares the cluster `uid` with that of the replicas. An unknown one is recorded; if the record cannot be written, the
     /// next comparison tries again.
-    pub fn judge(&self, uid: &str) -> Verdict {
+    pub fn judge(&self, uid: &str) -> OriginVerdict {
         let mut record = self.record.lock();
         match &record.cluster {
-            Some(held) if held == uid => return Verdict::Same,
-            Some(_) => return Verdict::Other,
+            Some(held) if held == uid => return OriginVerdict::Same,
+            Some(_) => return OriginVerdict::Other,
             None => {}
         }
         let known = Record {
@@ -98,7 +98,7 @@ impl Origin {
             Ok(()) => *record = known,
             Err(error) => tracing::warn!(%error, file = FILE, "Failed to record the cluster"),
         }
-        Verdict::Same
+        OriginVerdict::Same
     }
 
     fn save(&self, record: &Record) -> io::Result<()> {
@@ -129,13 +129,13 @@ mod tests {
             "a node that left its pool"
         );
         assert_eq!(open(true).other_pool("q"), None, "there are no replicas");
-        assert_eq!(open(false).judge("u1"), Verdict::Same, "the first one");
-        assert_eq!(open(false).judge("u1"), Verdict::Same);
-        assert_eq!(open(false).judge("u2"), Verdict::Other);
+        assert_eq!(open(false).judge("u1"), OriginVerdict::Same, "the first one");
+        assert_eq!(open(false).judge("u1"), OriginVerdict::Same);
+        assert_eq!(open(false).judge("u2"), OriginVerdict::Other);
         open(false).set_pool("q").unwrap();
-        assert_eq!(open(false).judge("u2"), Verdict::Other, "the cluster stays known");
-        assert_eq!(open(true).judge("u2"), Verdict::Same);
-        assert_eq!(open(false).judge("u1"), Verdict::Other);
+        assert_eq!(open(false).judge("u2"), OriginVerdict::Other, "the cluster stays known");
+        assert_eq!(open(true).judge("u2"), OriginVerdict::Same);
+        assert_eq!(open(false).judge("u1"), OriginVerdict::Other);
     }
 
     #[test]
@@ -144,14 +144,14 @@ mod tests {
         folder.write(FILE, "{\"pool\":");
         let origin = Origin::open(folder.path(), false);
         assert_eq!(origin.other_pool("q"), None);
-        assert_eq!(origin.judge("u1"), Verdict::Same);
+        assert_eq!(origin.judge("u1"), OriginVerdict::Same);
     }
 
     #[test]
     fn what_is_in_memory_alone_leaves_no_record() {
         let origin = Origin::in_memory();
         origin.set_pool("p").unwrap();
-        assert_eq!(origin.judge("u1"), Verdict::Same);
-        assert_eq!(origin.judge("u2"), Verdict::Other);
+        assert_eq!(origin.judge("u1"), OriginVerdict::Same);
+        assert_eq!(origin.judge("u2"), OriginVerdict::Other);
     }
 }

@@ -40,14 +40,14 @@ pub struct Slot {
     kind: &'static ResourceKind,
     /// Storage, for sources whose drafts last. A coordinator is near: a new process begins its list again.
     disk: Option<Disk>,
-    state: Mutex<State>,
-    /// Held while the disk is read; until then the existing draft is unknown.
+    state: Mutex<SlotState>,
+    /// CopyPosition while the disk is read; until then the existing draft is unknown.
     loading: tokio::sync::Mutex<()>,
     ticks: watch::Sender<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct SlotState {
     draft: Option<Draft>,
     pages: PageSize,
     /// Start of the list; `None` if another process began it.
@@ -64,7 +64,7 @@ struct State {
 
 /// Next step of a list.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum ListStep {
     /// Get a page; the first one has no token.
     Page(Option<String>, usize),
     /// Wait for changes.
@@ -77,7 +77,7 @@ pub enum Ask {
 pub type Evidence = (ResourceVersion, Vec<(ObjectKey, ResourceVersion)>);
 
 /// Position and generation of the replica when it was read.
-pub type Held = (ResourceVersion, u64);
+pub type CopyPosition = (ResourceVersion, u64);
 
 // === impl PartialListStore ===
 
@@ -246,15 +246,15 @@ impl Slot {
 
     /// Returns the next step.
     #[must_use]
-    pub fn ask(&self, held: Held) -> Ask {
+    pub fn ask(&self, held: CopyPosition) -> ListStep {
         let state = self.state.lock();
         let limit = state.pages.limit();
         match &state.draft {
-            None => Ask::Page(None, limit),
+            None => ListStep::Page(None, limit),
             Some(draft) => match draft.next() {
-                Some(token) => Ask::Page(Some(token.to_owned()), limit),
-                None if needs_changes(draft, held) => Ask::Changes,
-                None => Ask::Nothing,
+                Some(token) => ListStep::Page(Some(token.to_owned()), limit),
+                None if needs_changes(draft, held) => ListStep::Changes,
+                None => ListStep::Nothing,
             },
         }
     }
@@ -263,7 +263,7 @@ impl Slot {
     ///
     /// # Errors
     /// [`Unfit`]: call [`Self::forget`].
-    pub fn take_page(&self, page: Page, held: Held, elapsed: Duration) -> Result<(), Unfit> {
+    pub fn take_page(&self, page: Page, held: CopyPosition, elapsed: Duration) -> Result<(), Unfit> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(Unfit::NoToken);
@@ -350,7 +350,7 @@ impl Slot {
     ///
     /// # Errors
     /// Time of the next try; `None` for after the next change.
-    pub fn watch_from(&self, held: Held) -> Result<(ResourceVersion, Option<u64>), Option<Instant>> {
+    pub fn watch_from(&self, held: CopyPosition) -> Result<(ResourceVersion, Option<u64>), Option<Instant>> {
         let state = self.state.lock();
         let draft = state.draft.as_ref().ok_or(None)?;
         let due = state.began.map(|began| began + LIST_ALONE);
@@ -427,7 +427,7 @@ impl Slot {
 }
 
 /// Positions of different generations cannot be compared.
-fn needs_changes(draft: &Draft, (position, generation): Held) -> bool {
+fn needs_changes(draft: &Draft, (position, generation): CopyPosition) -> bool {
     let other = draft.generation().is_some_and(|of_list| of_list != generation);
     draft.needs_changes(if other { ResourceVersion::ZERO } else { position })
 }

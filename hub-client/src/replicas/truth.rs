@@ -9,7 +9,7 @@ use yurt_apimachinery::{Object, ResourceVersion};
 
 /// One state of an object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
+pub struct ObjectState {
     /// Its RV.
     pub version: ResourceVersion,
     /// Uid of the object.
@@ -18,29 +18,29 @@ pub struct State {
     pub content: Option<Value>,
 }
 
-/// State at the cloud.
+/// ObjectState at the cloud.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
     /// RV of the answer: the cloud's head.
     pub head: ResourceVersion,
     /// The object at that RV; `None` if there was none.
-    pub state: Option<State>,
+    pub state: Option<ObjectState>,
 }
 
-/// State of the replica.
+/// ObjectState of the replica.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct HeldObject {
     /// `C`.
     pub position: ResourceVersion,
     /// The object in the replica; `None` if there is none.
-    pub state: Option<State>,
+    pub state: Option<ObjectState>,
     /// True if the replica was read before the cloud, so that it has nothing after the head.
     pub is_before: bool,
 }
 
 /// Result of a comparison with the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TruthVerdict {
     /// Nothing contradicts the replica.
     Honest,
     /// The replica has not reached the cloud's answer; it can be judged once `C` is at the head.
@@ -49,9 +49,9 @@ pub enum Verdict {
     Forged(&'static str),
 }
 
-// === impl Held ===
+// === impl HeldObject ===
 
-impl Held {
+impl HeldObject {
     /// RV of the object; zero if there is none.
     #[must_use]
     pub fn version(&self) -> ResourceVersion {
@@ -61,9 +61,9 @@ impl Held {
     }
 }
 
-// === impl State ===
+// === impl ObjectState ===
 
-impl State {
+impl ObjectState {
     /// Reads the state of `object`, with its content if `is_whole`.
     #[must_use]
     pub fn of(object: &Object, is_whole: bool) -> Self {
@@ -95,30 +95,30 @@ impl State {
 
 /// Compares the replica's state `held` with the cloud's, `truth`.
 #[must_use]
-pub fn judge(held: &Held, truth: &Truth) -> Verdict {
+pub fn judge(held: &HeldObject, truth: &Truth) -> TruthVerdict {
     let at_head = held.position >= truth.head;
     match (&held.state, &truth.state) {
-        (None, None) => Verdict::Honest,
+        (None, None) => TruthVerdict::Honest,
         // Newer than the cloud's answer.
-        (Some(ours), _) if ours.version > truth.head && !held.is_before => Verdict::Honest,
+        (Some(ours), _) if ours.version > truth.head && !held.is_before => TruthVerdict::Honest,
         (Some(ours), _) if ours.version > truth.head => {
-            Verdict::Forged("it has a resourceVersion that the cloud has not reached")
+            TruthVerdict::Forged("it has a resourceVersion that the cloud has not reached")
         }
         (Some(ours), Some(theirs)) if ours.version == theirs.version => match ours.is(theirs) {
-            true => Verdict::Honest,
-            false => Verdict::Forged("it is another object in the cloud, under the same resourceVersion"),
+            true => TruthVerdict::Honest,
+            false => TruthVerdict::Forged("it is another object in the cloud, under the same resourceVersion"),
         },
         (Some(ours), Some(theirs)) if ours.version > theirs.version => {
-            Verdict::Forged("the cloud never had it: it did not change there since an earlier resourceVersion")
+            TruthVerdict::Forged("the cloud never had it: it did not change there since an earlier resourceVersion")
         }
-        (Some(_), Some(theirs)) if held.position >= theirs.version => Verdict::Forged("a change of it is missing"),
-        (Some(_), None) if at_head => Verdict::Forged("the cloud does not have it"),
+        (Some(_), Some(theirs)) if held.position >= theirs.version => TruthVerdict::Forged("a change of it is missing"),
+        (Some(_), None) if at_head => TruthVerdict::Forged("the cloud does not have it"),
         // It may have been deleted since.
         (None, Some(theirs)) if held.position >= theirs.version && (held.is_before || held.position == truth.head) => {
-            Verdict::Forged("the cloud has it, and the copy does not")
+            TruthVerdict::Forged("the cloud has it, and the copy does not")
         }
-        (None, Some(_)) if at_head => Verdict::Honest,
-        (Some(_) | None, _) => Verdict::Behind,
+        (None, Some(_)) if at_head => TruthVerdict::Honest,
+        (Some(_) | None, _) => TruthVerdict::Behind,
     }
 }
 
@@ -129,31 +129,31 @@ mod tests {
 
     use super::*;
 
-    fn state(version: u64, uid: &str, content: u64) -> State {
-        State {
+    fn state(version: u64, uid: &str, content: u64) -> ObjectState {
+        ObjectState {
             version: ResourceVersion(version),
             uid: uid.to_owned(),
             content: Some(json!(content)),
         }
     }
 
-    fn held(position: u64, state: Option<State>) -> Held {
-        Held {
+    fn held(position: u64, state: Option<ObjectState>) -> HeldObject {
+        HeldObject {
             position: ResourceVersion(position),
             state,
             is_before: true,
         }
     }
 
-    fn truth(head: u64, state: Option<State>) -> Truth {
+    fn truth(head: u64, state: Option<ObjectState>) -> Truth {
         Truth {
             head: ResourceVersion(head),
             state,
         }
     }
 
-    fn is_forged(held: &Held, truth: &Truth) -> bool {
-        matches!(judge(held, truth), Verdict::Forged(_))
+    fn is_forged(held: &HeldObject, truth: &Truth) -> bool {
+        matches!(judge(held, truth), TruthVerdict::Forged(_))
     }
 
     #[test]
@@ -179,22 +179,25 @@ mod tests {
         let now = truth(100, Some(state(50, "u", 1)));
         assert_eq!(
             judge(&held(45, Some(state(40, "u", 0))), &now),
-            Verdict::Behind,
+            TruthVerdict::Behind,
             "changed"
         );
-        assert_eq!(judge(&held(45, None), &now), Verdict::Behind, "created");
+        assert_eq!(judge(&held(45, None), &now), TruthVerdict::Behind, "created");
         let gone = truth(100, None);
         assert_eq!(
             judge(&held(60, Some(state(50, "u", 1))), &gone),
-            Verdict::Behind,
+            TruthVerdict::Behind,
             "deleted"
         );
-        let metadata = State {
+        let metadata = ObjectState {
             content: None,
             ..state(50, "u", 0)
         };
         let of_page = truth(100, Some(metadata));
-        assert_eq!(judge(&held(60, Some(state(50, "u", 1))), &of_page), Verdict::Honest);
+        assert_eq!(
+            judge(&held(60, Some(state(50, "u", 1))), &of_page),
+            TruthVerdict::Honest
+        );
     }
 
     /// Changes of one object at consecutive RVs: `None` is a change of another object.
@@ -203,11 +206,11 @@ mod tests {
     }
 
     /// The states after each RV.
-    fn states(history: &[Option<bool>]) -> Vec<Option<State>> {
+    fn states(history: &[Option<bool>]) -> Vec<Option<ObjectState>> {
         let (mut states, mut uid) = (vec![None], 0);
         for (index, what) in history.iter().enumerate() {
             let version = index as u64 + 1;
-            let before: Option<State> = states.last().cloned().flatten();
+            let before: Option<ObjectState> = states.last().cloned().flatten();
             states.push(match what {
                 None => before,
                 Some(false) => None,
@@ -225,16 +228,16 @@ mod tests {
         fn honest_copy_is_never_accused(history in history(), at in any::<prop::sample::Index>(), head in any::<prop::sample::Index>()) {
             let states = states(&history);
             let (at, head) = (at.index(states.len()), head.index(states.len()));
-            let held = Held {
+            let held = HeldObject {
                 position: ResourceVersion(at as u64),
                 state: states[at].clone(),
                 is_before: at <= head,
             };
             let truth = truth(head as u64, states[head].clone());
             let verdict = judge(&held, &truth);
-            prop_assert!(!matches!(verdict, Verdict::Forged(_)), "{verdict:?}");
+            prop_assert!(!matches!(verdict, TruthVerdict::Forged(_)), "{verdict:?}");
             if at >= head {
-                prop_assert_eq!(verdict, Verdict::Honest);
+                prop_assert_eq!(verdict, TruthVerdict::Honest);
             }
         }
 

@@ -22,7 +22,7 @@ use super::PoolData;
 use super::alarm::{Alarm, Finding, failure};
 use super::listing::escaped;
 use super::questions::{self, get};
-use super::truth::{Held, State, Truth, Verdict, judge};
+use super::truth::{HeldObject, ObjectState, Truth, TruthVerdict, judge};
 use crate::health::CloudReach;
 use crate::metrics::Metrics;
 use crate::upstream::Cloud;
@@ -136,17 +136,17 @@ impl Verifier {
                 return false;
             };
             let held = replica.collection().read(|held| {
-                (held.is_complete() && held.generation() == one.generation).then(|| Held {
+                (held.is_complete() && held.generation() == one.generation).then(|| HeldObject {
                     position: held.position(),
-                    state: held.object(&one.key).map(|object| State::of(object, true)),
+                    state: held.object(&one.key).map(|object| ObjectState::of(object, true)),
                     is_before: false,
                 })
             });
-            let version = held.as_ref().map(Held::version).unwrap_or_default();
+            let version = held.as_ref().map(HeldObject::version).unwrap_or_default();
             match held.map(|held| judge(&held, &one.truth)) {
-                Some(Verdict::Behind) => true,
-                Some(Verdict::Honest) | None => false,
-                Some(Verdict::Forged(why)) => {
+                Some(TruthVerdict::Behind) => true,
+                Some(TruthVerdict::Honest) | None => false,
+                Some(TruthVerdict::Forged(why)) => {
                     let finding = Finding {
                         collection: one.collection.clone(),
                         generation: one.generation,
@@ -211,7 +211,7 @@ impl Verifier {
         let head = list.meta.resource_version;
         let items = list.items.iter().filter(|item| sample.has(item.key()));
         let mut theirs: BTreeMap<_, _> = items
-            .map(|item| (item.key().clone(), State::of(item, shape.is_empty())))
+            .map(|item| (item.key().clone(), ObjectState::of(item, shape.is_empty())))
             .collect();
         if list.meta.continue_token.is_some() {
             // Behind the end of a page nothing is known.
@@ -225,7 +225,7 @@ impl Verifier {
             .inc();
         let keys: BTreeSet<ObjectKey> = ours.keys().chain(theirs.keys()).cloned().collect();
         for key in keys {
-            let held = Held {
+            let held = HeldObject {
                 position,
                 state: ours.remove(&key),
                 is_before: true,
@@ -235,14 +235,14 @@ impl Verifier {
                 state: theirs.remove(&key),
             };
             match judge(&held, &truth) {
-                Verdict::Honest => {}
-                Verdict::Behind => waiting.push_back(Waiting {
+                TruthVerdict::Honest => {}
+                TruthVerdict::Behind => waiting.push_back(Waiting {
                     collection: replica.name().to_owned(),
                     generation,
                     key,
                     truth,
                 }),
-                Verdict::Forged(why) => {
+                TruthVerdict::Forged(why) => {
                     self.alarm.raise(Finding {
                         collection: replica.name().to_owned(),
                         generation,
@@ -285,8 +285,8 @@ impl Sample {
 }
 
 /// Returns the replica's state of every object in the sample.
-fn states(held: &Collection, sample: &Sample) -> BTreeMap<ObjectKey, State> {
-    let state = |object: &Object, is_whole| (object.key().clone(), State::of(object, is_whole));
+fn states(held: &Collection, sample: &Sample) -> BTreeMap<ObjectKey, ObjectState> {
+    let state = |object: &Object, is_whole| (object.key().clone(), ObjectState::of(object, is_whole));
     match sample {
         Sample::Object(key) => held.object(key).map(|object| state(object, true)).into_iter().collect(),
         Sample::Namespace(_) => {

@@ -30,7 +30,7 @@ pub(super) struct Look {
 
 /// State reported last.
 #[derive(Debug, Default)]
-struct Told {
+struct LastReported {
     leads_as: Option<String>,
     elections_won: u64,
     source: Option<Source>,
@@ -52,7 +52,7 @@ enum What {
 
 /// Runs until `token` is cancelled.
 pub(super) async fn run(report: Arc<Report>, recorder: Recorder, token: CancellationToken) {
-    let mut told = Told::default();
+    let mut told = LastReported::default();
     while token.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         report.conditions();
         for (what, warning, reason, message) in told.look(report.look()) {
@@ -65,9 +65,9 @@ pub(super) async fn run(report: Arc<Report>, recorder: Recorder, token: Cancella
     }
 }
 
-// === impl Told ===
+// === impl LastReported ===
 
-impl Told {
+impl LastReported {
     fn look(&mut self, look: Look) -> Vec<News> {
         let mut news = Vec::new();
         let election = |text: String| (What::Election, false, "LeaderElection", text);
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn each_forgery_is_told_once() {
-        let mut told = Told::default();
+        let mut told = LastReported::default();
         let one = || Look {
             forged: (1, "services x/web is forged".to_owned()),
             ..look(None, 0, None)
@@ -144,13 +144,13 @@ mod tests {
         assert!(told.look(one()).is_empty());
     }
 
-    fn messages(told: &mut Told, look: Look) -> Vec<String> {
+    fn messages(told: &mut LastReported, look: Look) -> Vec<String> {
         told.look(look).into_iter().map(|(.., message)| message).collect()
     }
 
     #[test]
     fn leading_is_told_at_both_ends() {
-        let mut told = Told::default();
+        let mut told = LastReported::default();
         assert_eq!(messages(&mut told, look(None, 0, None)), [""; 0]);
         assert_eq!(messages(&mut told, look(Some("n1_a"), 1, None)), ["n1_a became leader"]);
         assert_eq!(messages(&mut told, look(Some("n1_a"), 1, None)), [""; 0]);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_new_generation_is_told_but_not_the_first_one() {
-        let mut told = Told::default();
+        let mut told = LastReported::default();
         let mut see = |generation| {
             let look = Look {
                 generation,
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_source_is_told_when_it_has_settled() {
-        let mut told = Told::default();
+        let mut told = LastReported::default();
         let mut see = |source| messages(&mut told, look(None, 0, source));
         let (cloud, pool) = (Some(Source::Cloud), Some(Source::Coordinator));
         for source in [pool, pool, cloud, pool, None, pool, pool] {

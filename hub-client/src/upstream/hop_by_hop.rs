@@ -5,7 +5,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName};
 use http::{HeaderMap, Response, StatusCode};
 use yurt_runtime::http::{Body, full};
 
-/// Headers that belong to one connection whatever their Connection header names.
+/// Headers of one connection, in addition to those that its Connection header names.
 const HOP_BY_HOP: [&str; 8] = [
     "connection",
     "keep-alive",
@@ -43,4 +43,23 @@ pub(crate) fn named_by_connection(headers: &HeaderMap) -> impl Iterator<Item = H
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn answer_loses_the_headers_of_its_connection_and_those_that_it_names() {
+        let mut headers = HeaderMap::new();
+        headers.insert(CONNECTION, HeaderValue::from_static("close, X-Hop"));
+        for name in ["transfer-encoding", "keep-alive", "x-hop", "content-length", "x-kept"] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        let answer = answered((StatusCode::OK, headers, Bytes::from_static(b"{}")));
+        let names: Vec<&str> = answer.headers().keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["x-kept"]);
+    }
 }

@@ -1,4 +1,4 @@
-//! Starts the parts that compare the coordinator's data with the cloud, and tell the pool.
+//! Starts the comparison of the coordinator's data with the cloud, and the reports to the pool.
 
 use super::Wiring;
 use crate::pool::forgery_reports::Reporter;

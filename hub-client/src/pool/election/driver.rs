@@ -20,7 +20,7 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use crate::failures::Failures;
 use crate::health::{CloudReach, CoordinatorReach, PoolStatus};
-use crate::pool::lease_client::{Answer, LeaseClient, micro_time, renew_time};
+use crate::pool::lease_client::{LeaseAnswer, LeaseClient, micro_time, renew_time};
 use crate::upstream::json_watch::{JsonWatch, WatchBroken};
 
 /// Maximum number of inputs queued for the machine.
@@ -286,12 +286,12 @@ impl Driver {
         let (last, failures) = (self.last.clone(), self.failures.clone());
         self.tasks.spawn("election-read", async move {
             let outcome = match lease.read(timeout).await {
-                Ok(Answer {
+                Ok(LeaseAnswer {
                     lease: Some(lease),
                     headers,
                     ..
                 }) => ReadOutcome::Found(observe(lease, Some(&headers), &last)),
-                Ok(Answer {
+                Ok(LeaseAnswer {
                     status: StatusCode::NOT_FOUND,
                     ..
                 }) => ReadOutcome::Absent,
@@ -316,7 +316,7 @@ impl Driver {
                 None => lease.create(&body, timeout).await,
             };
             let outcome = match answer {
-                Ok(Answer {
+                Ok(LeaseAnswer {
                     lease: Some(lease),
                     headers,
                     ..

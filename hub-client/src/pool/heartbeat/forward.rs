@@ -21,7 +21,7 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::node_lease::NAMESPACE;
-use super::renewal::{self, Written};
+use super::renewal::{self, RenewalResult};
 use crate::failures::Failures;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
@@ -133,11 +133,11 @@ impl Forward {
         }
         let may_go = || may_carry(&self.leadership, plan, &self.clock, node);
         match renewal::write(cloud, node, own, TIMEOUT, &may_go).await {
-            Written::Done => {
+            RenewalResult::Done => {
                 self.failures.works(FORWARDING);
                 Ok(())
             }
-            Written::Refused(status) if status != StatusCode::CONFLICT => {
+            RenewalResult::Refused(status) if status != StatusCode::CONFLICT => {
                 if status == StatusCode::UNAUTHORIZED {
                     self.cloud.renew_delegate();
                 }

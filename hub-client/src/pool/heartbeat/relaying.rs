@@ -10,11 +10,11 @@ use yurt_apimachinery::{RequestInfo, Verb};
 use yurt_pool_protocol::heartbeat::UnixMicros;
 use yurt_runtime::http::full;
 
-use super::renewal::{self, Written};
+use super::renewal::{self, RenewalResult};
 use crate::health::CloudReach;
 use crate::metrics::Metrics;
 use crate::pool::relay::Offer;
-use crate::pool::relay::client::{RelayClient, Way};
+use crate::pool::relay::client::{RelayAttempt, RelayClient};
 
 /// Maximum time for a beat or a status, over all peers tried. Together with the 4 s of a direct renewal it stays below
 /// the kubelet's 10 s.
@@ -49,11 +49,11 @@ impl Relaying {
     pub async fn beat(&self, node: &str, at: UnixMicros) -> bool {
         for way in self.client.begin(DEADLINE).await {
             match write(&way, node, at).await {
-                Written::Done => {
+                RenewalResult::Done => {
                     self.metrics.heartbeats_relayed.inc();
                     return true;
                 }
-                Written::Refused(status) if !is_failure(status) => {
+                RenewalResult::Refused(status) if !is_failure(status) => {
                     tracing::warn!(peer = way.peer, %status, "Cloud refused relayed heartbeat");
                     return false;
                 }
@@ -76,13 +76,13 @@ impl Relaying {
     }
 }
 
-async fn write(way: &Way, node: &str, at: UnixMicros) -> Written {
+async fn write(way: &RelayAttempt, node: &str, at: UnixMicros) -> RenewalResult {
     let writing = async {
-        let mut written = Written::Broken;
+        let mut written = RenewalResult::Broken;
         for _ in 0..WRITES_MAX {
             // The beat is this node's own, and the kubelet waits for it.
             written = renewal::write(&way.client, node, at, way.timeout, &|| true).await;
-            if written != Written::Refused(StatusCode::CONFLICT) {
+            if written != RenewalResult::Refused(StatusCode::CONFLICT) {
                 break;
             }
         }
@@ -90,7 +90,7 @@ async fn write(way: &Way, node: &str, at: UnixMicros) -> Written {
     };
     tokio::time::timeout(way.timeout, writing)
         .await
-        .unwrap_or(Written::Broken)
+        .unwrap_or(RenewalResult::Broken)
 }
 
 /// True if another server may succeed where this one failed.

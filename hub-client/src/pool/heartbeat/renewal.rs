@@ -21,7 +21,7 @@ const LEASE_BYTES_MAX: usize = 1 << 20;
 
 /// Result of writing a beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum RenewalResult {
     /// The cloud stored the beat.
     Done,
     /// Not written: the permission to write ended.
@@ -41,10 +41,10 @@ pub(super) async fn write(
     own: UnixMicros,
     timeout: Duration,
     may_go: &(dyn Fn() -> bool + Sync),
-) -> Written {
+) -> RenewalResult {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}");
     let written = tokio::time::timeout(timeout, round_trip(cloud, &path, own, timeout, may_go)).await;
-    written.ok().flatten().unwrap_or(Written::Broken)
+    written.ok().flatten().unwrap_or(RenewalResult::Broken)
 }
 
 async fn round_trip(
@@ -53,10 +53,10 @@ async fn round_trip(
     own: UnixMicros,
     timeout: Duration,
     may_go: &(dyn Fn() -> bool + Sync),
-) -> Option<Written> {
+) -> Option<RenewalResult> {
     let (status, _, body) = cloud.request_json(Method::GET, path, None, timeout).await.ok()?;
     if status != StatusCode::OK {
-        return Some(Written::Refused(status));
+        return Some(RenewalResult::Refused(status));
     }
     let lease: Value = serde_json::from_slice(&body).ok()?;
     let there = lease["spec"]["renewTime"].as_str();
@@ -70,7 +70,7 @@ async fn round_trip(
         "spec": {"renewTime": from_micros(at.0).to_string()},
     });
     if !may_go() {
-        return Some(Written::Withheld);
+        return Some(RenewalResult::Withheld);
     }
     let mut request = Request::new(full(patch.to_string()));
     *request.method_mut() = Method::PATCH;
@@ -79,8 +79,8 @@ async fn round_trip(
     request.headers_mut().insert(CONTENT_TYPE, merge);
     let (status, ..) = cloud.request_bytes(request, timeout, LEASE_BYTES_MAX).await.ok()?;
     Some(match status {
-        StatusCode::OK => Written::Done,
-        status => Written::Refused(status),
+        StatusCode::OK => RenewalResult::Done,
+        status => RenewalResult::Refused(status),
     })
 }
 
@@ -148,7 +148,7 @@ mod tests {
     async fn beat_never_overwrites_what_came_after_it_was_read() {
         let cloud = cloud().await;
         let written = write(&cloud.client, "n2", UnixMicros(1), TIMEOUT, &|| true).await;
-        assert_eq!(written, Written::Refused(StatusCode::CONFLICT));
+        assert_eq!(written, RenewalResult::Refused(StatusCode::CONFLICT));
         let writes = cloud.writes.lock().clone();
         assert_eq!(writes.len(), 1, "once");
         assert_eq!(writes[0]["metadata"]["resourceVersion"], "7");
@@ -159,7 +159,7 @@ mod tests {
         let cloud = cloud().await;
         let may_go = || !cloud.was_read.load(Ordering::SeqCst);
         let written = write(&cloud.client, "n2", UnixMicros(1), TIMEOUT, &may_go).await;
-        assert_eq!(written, Written::Withheld);
+        assert_eq!(written, RenewalResult::Withheld);
         assert!(cloud.writes.lock().is_empty());
     }
 }

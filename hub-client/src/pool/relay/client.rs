@@ -38,12 +38,12 @@ const KEPT: Duration = Duration::from_secs(300);
 
 /// Client that reaches the cloud through other nodes of the pool.
 pub struct RelayClient {
-    settings: Settings,
-    state: Mutex<State>,
+    settings: RelaySettings,
+    state: Mutex<RelayState>,
 }
 
 /// Dependencies of a [`RelayClient`].
-pub struct Settings {
+pub struct RelaySettings {
     /// Name of this node.
     pub node: String,
     /// The hub's own cloud servers; the far end must present a certificate for one of these names.
@@ -63,7 +63,7 @@ pub struct Settings {
 }
 
 #[derive(Default)]
-struct State {
+struct RelayState {
     ways: Vec<Route>,
     /// Start of the last search.
     searched: Option<BootTime>,
@@ -75,11 +75,11 @@ struct State {
     is_doubtful: bool,
     /// Index of the route to try first.
     first: usize,
-    open: Option<Open>,
+    open: Option<OpenRoute>,
 }
 
 /// Route in use.
-struct Open {
+struct OpenRoute {
     route: Route,
     client: HttpClient,
     made: BootTime,
@@ -95,7 +95,7 @@ pub struct Attempts<'a> {
 }
 
 /// Client of the cloud over one route, with its timeout.
-pub struct Way {
+pub struct RelayAttempt {
     /// HTTP client; sends requests as this node.
     pub client: HttpClient,
     /// Total time for all requests.
@@ -129,7 +129,7 @@ struct Spec {
 impl RelayClient {
     /// Creates a client that has no peers and no connection yet.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: RelaySettings) -> Self {
         Self {
             settings,
             state: Mutex::default(),
@@ -245,7 +245,7 @@ impl RelayClient {
                 return None;
             }
         };
-        state.open = Some(Open {
+        state.open = Some(OpenRoute {
             route: route.clone(),
             client: client.clone(),
             made: now,
@@ -284,9 +284,9 @@ impl RelayClient {
 // === impl Attempts ===
 
 impl Iterator for Attempts<'_> {
-    type Item = Way;
+    type Item = RelayAttempt;
 
-    fn next(&mut self) -> Option<Way> {
+    fn next(&mut self) -> Option<RelayAttempt> {
         if self.tried > 0 {
             self.relay.failed(self.tried);
         }
@@ -294,7 +294,7 @@ impl Iterator for Attempts<'_> {
         let timeout = self.tries.next(self.end.since(now))?;
         self.tried += 1;
         let (route, client) = self.relay.way()?;
-        Some(Way {
+        Some(RelayAttempt {
             client,
             timeout,
             peer: route.peer,

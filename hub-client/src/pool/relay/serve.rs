@@ -56,7 +56,7 @@ pub struct Relay {
     pub clock: Clock,
 }
 
-struct Shared {
+struct RelayShared {
     members: Arc<Membership>,
     cloud: watch::Receiver<CloudReach>,
     limits: Limits,
@@ -68,8 +68,8 @@ struct Shared {
 }
 
 /// Admission of one tunnel; released when dropped.
-struct Place {
-    shared: Arc<Shared>,
+struct TunnelPlace {
+    shared: Arc<RelayShared>,
     member: String,
     budget: Arc<Mutex<TokenBucket>>,
 }
@@ -96,7 +96,7 @@ impl Relay {
     }
 
     fn handler(self, tasks: TaskGroup) -> Handler {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayShared {
             members: self.members,
             cloud: self.cloud,
             limits: self.limits,
@@ -113,9 +113,9 @@ impl Relay {
     }
 }
 
-// === impl Shared ===
+// === impl RelayShared ===
 
-impl Shared {
+impl RelayShared {
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let (target, place) = match self.enter(&request, peer) {
             Ok(entered) => entered,
@@ -142,7 +142,7 @@ impl Shared {
         Response::new(empty())
     }
 
-    fn enter(self: &Arc<Self>, request: &Request<Incoming>, peer: &Peer) -> Result<(Target, Place), Refusal> {
+    fn enter(self: &Arc<Self>, request: &Request<Incoming>, peer: &Peer) -> Result<(Target, TunnelPlace), Refusal> {
         let node = peer.identity.as_deref().and_then(PeerIdentity::node_name);
         let members = self.members.names();
         let ask = Ask {
@@ -159,7 +159,7 @@ impl Shared {
         let budget = admission.budget(&member, self.clock.boot().since_boot());
         Ok((
             target,
-            Place {
+            TunnelPlace {
                 shared: self.clone(),
                 member,
                 budget,
@@ -167,7 +167,7 @@ impl Shared {
         ))
     }
 
-    async fn carry(&self, upgrade: OnUpgrade, cloud: TcpStream, place: Place) {
+    async fn carry(&self, upgrade: OnUpgrade, cloud: TcpStream, place: TunnelPlace) {
         let begun = tokio::time::timeout(BEGIN_TIMEOUT, upgrade).await;
         let Ok(Ok(near)) = begun else { return };
         // TLS sends small packets; each would wait for the acknowledgement of the previous one.
@@ -184,9 +184,9 @@ impl Shared {
     }
 }
 
-// === impl Place ===
+// === impl TunnelPlace ===
 
-impl Drop for Place {
+impl Drop for TunnelPlace {
     fn drop(&mut self) {
         let mut admission = self.shared.admission.lock();
         admission.leave(&self.member);

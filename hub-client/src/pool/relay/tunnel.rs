@@ -39,7 +39,7 @@ pub enum End {
 }
 
 /// State shared by both directions.
-struct Shared<'a> {
+struct TunnelState<'a> {
     clock: &'a Clock,
     own: Mutex<TokenBucket>,
     buckets: [&'a Mutex<TokenBucket>; 2],
@@ -68,7 +68,7 @@ pub async fn copy(
     all: Arc<Mutex<TokenBucket>>,
     clock: &Clock,
 ) -> End {
-    let shared = Shared {
+    let shared = TunnelState {
         clock,
         own: Mutex::new(TokenBucket::new(limits.rate)),
         buckets: [&member, &all],
@@ -84,9 +84,9 @@ pub async fn copy(
     }
 }
 
-// === impl Shared ===
+// === impl TunnelState ===
 
-impl Shared<'_> {
+impl TunnelState<'_> {
     async fn pump(&self, reader: impl AsyncRead, writer: impl AsyncWrite) -> io::Result<()> {
         let (mut reader, mut writer) = (std::pin::pin!(reader), std::pin::pin!(writer));
         let mut buffer = vec![0; COPY_BUFFER];

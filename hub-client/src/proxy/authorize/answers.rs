@@ -7,7 +7,7 @@ use std::time::Duration;
 use yurt_apimachinery::time::BootTime;
 
 use super::credential::{Hash, Key};
-use super::decision::{KEPT_FOR, Known, Verdict};
+use super::decision::{AccessVerdict, KEPT_FOR, KnownAccess};
 
 /// Maximum number of cached verdicts.
 pub const ANSWERS_MAX: usize = 4096;
@@ -16,14 +16,14 @@ pub const ANSWERS_PER_CALLER: usize = 256;
 
 /// Last verdict of every review.
 pub struct Answers {
-    rows: BTreeMap<Key, Answer>,
+    rows: BTreeMap<Key, CachedAnswer>,
     max: usize,
     per_caller: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Answer {
-    verdict: Verdict,
+struct CachedAnswer {
+    verdict: AccessVerdict,
     /// Age at `since`: the verdict may be older than this boot.
     before: Duration,
     since: BootTime,
@@ -46,8 +46,8 @@ impl Answers {
 
     /// Returns the state of a review.
     #[must_use]
-    pub fn known(&self, key: &Key, now: BootTime) -> Option<Known> {
-        self.rows.get(key).map(|answer| Known {
+    pub fn known(&self, key: &Key, now: BootTime) -> Option<KnownAccess> {
+        self.rows.get(key).map(|answer| KnownAccess {
             verdict: answer.verdict,
             age: answer.age(now),
             failed: answer.failed.map(|at| now.since(at)),
@@ -55,8 +55,8 @@ impl Answers {
     }
 
     /// Caches a verdict of the given age; returns the previous one, if any.
-    pub fn learn(&mut self, key: Key, verdict: Verdict, age: Duration, now: BootTime) -> Option<Verdict> {
-        let answer = Answer {
+    pub fn learn(&mut self, key: Key, verdict: AccessVerdict, age: Duration, now: BootTime) -> Option<AccessVerdict> {
+        let answer = CachedAnswer {
             verdict,
             before: age,
             since: now,
@@ -72,7 +72,7 @@ impl Answers {
     }
 
     /// Removes a verdict; returns it, if there was one.
-    pub fn forget(&mut self, key: &Key) -> Option<Verdict> {
+    pub fn forget(&mut self, key: &Key) -> Option<AccessVerdict> {
         self.rows.remove(key).map(|answer| answer.verdict)
     }
 
@@ -84,7 +84,7 @@ impl Answers {
     }
 
     /// Returns every verdict that is still valid, with its age.
-    pub fn each(&self, now: BootTime) -> impl Iterator<Item = (&Key, Verdict, Duration)> {
+    pub fn each(&self, now: BootTime) -> impl Iterator<Item = (&Key, AccessVerdict, Duration)> {
         let all = self
             .rows
             .iter()
@@ -93,7 +93,7 @@ impl Answers {
     }
 
     /// Makes room for a verdict; returns false if it must not evict another one.
-    fn make_room(&mut self, key: &Key, verdict: Verdict, now: BootTime) -> bool {
+    fn make_room(&mut self, key: &Key, verdict: AccessVerdict, now: BootTime) -> bool {
         let own = (key.caller, Hash::default())..=(key.caller, [u8::MAX; 32]);
         let own = Key::from(*own.start())..=Key::from(*own.end());
         let of_caller = self.rows.range(own).map(|(key, answer)| (*key, *answer));
@@ -111,16 +111,16 @@ impl Answers {
 
 /// Selects the verdict to evict: the oldest denied one. For an allowed newcomer, if there is none, the oldest allowed
 /// one.
-fn victim(answers: impl Iterator<Item = (Key, Answer)>, newcomer: Verdict, now: BootTime) -> Option<Key> {
-    let is_yes = |answer: &Answer| answer.verdict == Verdict::Allowed;
-    let candidates = answers.filter(|(_, answer)| newcomer == Verdict::Allowed || !is_yes(answer));
+fn victim(answers: impl Iterator<Item = (Key, CachedAnswer)>, newcomer: AccessVerdict, now: BootTime) -> Option<Key> {
+    let is_yes = |answer: &CachedAnswer| answer.verdict == AccessVerdict::Allowed;
+    let candidates = answers.filter(|(_, answer)| newcomer == AccessVerdict::Allowed || !is_yes(answer));
     let worst = candidates.max_by_key(|(_, answer)| (!is_yes(answer), answer.age(now)));
     worst.map(|(key, _)| key)
 }
 
-// === impl Answer ===
+// === impl CachedAnswer ===
 
-impl Answer {
+impl CachedAnswer {
     fn age(&self, now: BootTime) -> Duration {
         self.before + now.since(self.since)
     }
@@ -143,14 +143,14 @@ mod tests {
         Key::from((hash(caller), hash(question)))
     }
 
-    fn learn(answers: &mut Answers, key: Key, verdict: Verdict, age: usize) {
+    fn learn(answers: &mut Answers, key: Key, verdict: AccessVerdict, age: usize) {
         answers.learn(key, verdict, Duration::from_secs(age as u64), NOW);
     }
 
     #[test]
     fn age_goes_on_from_before_the_boot() {
         let mut answers = Answers::default();
-        learn(&mut answers, key(1, 1), Verdict::Allowed, 86_400);
+        learn(&mut answers, key(1, 1), AccessVerdict::Allowed, 86_400);
         let known = answers.known(&key(1, 1), NOW + Duration::from_secs(5)).unwrap();
         assert_eq!(known.age, Duration::from_secs(86_405));
     }
@@ -158,26 +158,26 @@ mod tests {
     #[test]
     fn strangers_push_out_nobody_who_is_allowed() {
         let mut answers = Answers::bounded(MAX, PER_CALLER);
-        learn(&mut answers, key(0, 0), Verdict::Allowed, 1000);
+        learn(&mut answers, key(0, 0), AccessVerdict::Allowed, 1000);
         for stranger in 1..=2 * MAX {
-            learn(&mut answers, key(stranger, 0), Verdict::Unauthorized, 0);
+            learn(&mut answers, key(stranger, 0), AccessVerdict::Unauthorized, 0);
         }
         assert_eq!(answers.rows.len(), MAX);
         assert!(answers.known(&key(0, 0), NOW).is_some());
         for caller in 1..MAX {
-            learn(&mut answers, key(caller, 1), Verdict::Allowed, 10);
+            learn(&mut answers, key(caller, 1), AccessVerdict::Allowed, 10);
         }
         let yeses = answers
             .rows
             .values()
-            .filter(|answer| answer.verdict == Verdict::Allowed);
+            .filter(|answer| answer.verdict == AccessVerdict::Allowed);
         assert_eq!(yeses.count(), MAX);
-        learn(&mut answers, key(99, 9), Verdict::Denied, 0);
+        learn(&mut answers, key(99, 9), AccessVerdict::Denied, 0);
         assert!(
             answers.known(&key(99, 9), NOW).is_none(),
             "a denied verdict evicts no allowed one"
         );
-        learn(&mut answers, key(99, 9), Verdict::Allowed, 0);
+        learn(&mut answers, key(99, 9), AccessVerdict::Allowed, 0);
         assert_eq!(answers.rows.len(), MAX);
         assert!(
             answers.known(&key(0, 0), NOW).is_none(),
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn one_caller_pushes_out_its_own() {
         let mut answers = Answers::bounded(MAX, PER_CALLER);
-        learn(&mut answers, key(1, 0), Verdict::Allowed, 1000);
+        learn(&mut answers, key(1, 0), AccessVerdict::Allowed, 1000);
         for question in 0..2 * PER_CALLER {
-            learn(&mut answers, key(2, question), Verdict::Allowed, 999 - question);
+            learn(&mut answers, key(2, question), AccessVerdict::Allowed, 999 - question);
         }
         assert_eq!(answers.rows.len(), PER_CALLER + 1);
         assert!(answers.known(&key(1, 0), NOW).is_some());

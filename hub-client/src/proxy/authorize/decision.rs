@@ -31,10 +31,10 @@ pub const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Pause between background reviews after one without a result.
 pub const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Verdict of the cloud.
+/// AccessVerdict of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum AccessVerdict {
     /// The cloud allows the request.
     Allowed,
     /// The cloud denies the request.
@@ -45,9 +45,9 @@ pub enum Verdict {
 
 /// State of one review.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct KnownAccess {
     /// The last verdict.
-    pub verdict: Verdict,
+    pub verdict: AccessVerdict,
     /// Time since the last verdict.
     pub age: Duration,
     /// Time since a review without a result, if that was the last one.
@@ -58,9 +58,9 @@ pub struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Answer with this verdict.
-    Answer(Verdict),
+    Answer(AccessVerdict),
     /// Answer with this verdict, and review in the background.
-    AnswerAndAsk(Verdict),
+    AnswerAndAsk(AccessVerdict),
     /// Review, and answer with the result.
     Ask,
     /// Answer with 429.
@@ -69,11 +69,11 @@ pub enum Next {
 
 /// Decides how to answer a caller. `is_over` is true if its credential has expired.
 #[must_use]
-pub fn next(known: Option<Known>, reach: CloudReach, is_over: bool) -> Next {
+pub fn next(known: Option<KnownAccess>, reach: CloudReach, is_over: bool) -> Next {
     let is_away = is_away(reach);
     if is_over {
         return if is_away {
-            Next::Answer(Verdict::Unauthorized)
+            Next::Answer(AccessVerdict::Unauthorized)
         } else {
             Next::Ask
         };
@@ -82,9 +82,9 @@ pub fn next(known: Option<Known>, reach: CloudReach, is_over: bool) -> Next {
         return if is_away { Next::TryLater } else { Next::Ask };
     };
     let good_for = match known.verdict {
-        Verdict::Allowed if reach.is_up() => ALLOWED_FOR,
-        Verdict::Allowed => KEPT_FOR,
-        Verdict::Denied | Verdict::Unauthorized => DENIED_FOR,
+        AccessVerdict::Allowed if reach.is_up() => ALLOWED_FOR,
+        AccessVerdict::Allowed => KEPT_FOR,
+        AccessVerdict::Denied | AccessVerdict::Unauthorized => DENIED_FOR,
     };
     if is_away {
         return Next::Answer(known.verdict);
@@ -92,7 +92,7 @@ pub fn next(known: Option<Known>, reach: CloudReach, is_over: bool) -> Next {
     if known.age >= good_for {
         return Next::Ask;
     }
-    let is_due = known.verdict == Verdict::Allowed && known.age >= RENEWED_FROM;
+    let is_due = known.verdict == AccessVerdict::Allowed && known.age >= RENEWED_FROM;
     if is_due && known.failed.is_none_or(|ago| ago >= ASKED_AGAIN_AFTER) {
         Next::AnswerAndAsk(known.verdict)
     } else {
@@ -102,9 +102,9 @@ pub fn next(known: Option<Known>, reach: CloudReach, is_over: bool) -> Next {
 
 /// Returns the verdict for a caller whose review had no result; `None` if the caller must try again later.
 #[must_use]
-pub fn unanswered(known: Option<Known>, is_over: bool) -> Option<Verdict> {
+pub fn unanswered(known: Option<KnownAccess>, is_over: bool) -> Option<AccessVerdict> {
     if is_over {
-        return Some(Verdict::Unauthorized);
+        return Some(AccessVerdict::Unauthorized);
     }
     known.filter(is_kept).map(|known| known.verdict)
 }
@@ -115,7 +115,7 @@ pub fn is_away(reach: CloudReach) -> bool {
     reach.failed_probes.is_some_and(|failed| failed > 0)
 }
 
-fn is_kept(known: &Known) -> bool {
+fn is_kept(known: &KnownAccess) -> bool {
     known.age < KEPT_FOR
 }
 
@@ -128,22 +128,26 @@ mod tests {
     const UP: CloudReach = CloudReach { failed_probes: Some(0) };
     const UNKNOWN: CloudReach = CloudReach { failed_probes: None };
     const AWAY: CloudReach = CloudReach { failed_probes: Some(1) };
-    const VERDICTS: [Verdict; 3] = [Verdict::Allowed, Verdict::Denied, Verdict::Unauthorized];
+    const VERDICTS: [AccessVerdict; 3] = [
+        AccessVerdict::Allowed,
+        AccessVerdict::Denied,
+        AccessVerdict::Unauthorized,
+    ];
 
-    fn said(verdict: Verdict, age: Duration) -> Option<Known> {
+    fn said(verdict: AccessVerdict, age: Duration) -> Option<KnownAccess> {
         let failed = None;
-        Some(Known { verdict, age, failed })
+        Some(KnownAccess { verdict, age, failed })
     }
 
     /// Returns the decisions with the cloud reachable, not known yet, and away.
-    fn all(known: Option<Known>) -> [Next; 3] {
+    fn all(known: Option<KnownAccess>) -> [Next; 3] {
         [UP, UNKNOWN, AWAY].map(|reach| next(known, reach, false))
     }
 
     #[test]
     fn table_holds_at_its_edges() {
+        use AccessVerdict::Allowed;
         use Next::{Answer, AnswerAndAsk, Ask, TryLater};
-        use Verdict::Allowed;
         let just = Duration::from_millis(1);
         assert_eq!(all(None), [Ask, Ask, TryLater]);
         let behind = AnswerAndAsk(Allowed);
@@ -158,7 +162,7 @@ mod tests {
         ] {
             assert_eq!(all(said(Allowed, age)), expected, "a yes of {age:?}");
         }
-        for no in [Verdict::Denied, Verdict::Unauthorized] {
+        for no in [AccessVerdict::Denied, AccessVerdict::Unauthorized] {
             assert_eq!(all(said(no, DENIED_FOR - just)), [Answer(no); 3]);
             assert_eq!(all(said(no, DENIED_FOR)), [Ask, Ask, Answer(no)]);
             assert_eq!(all(said(no, KEPT_FOR)), [Ask, Ask, TryLater]);
@@ -175,7 +179,7 @@ mod tests {
             is_over: bool,
         ) {
             let (age, failed) = (Duration::from_secs(age), failed.map(Duration::from_secs));
-            let known = verdict.map(|verdict| Known { verdict, age, failed });
+            let known = verdict.map(|verdict| KnownAccess { verdict, age, failed });
             let reach = CloudReach { failed_probes: probes };
             let decided = next(known, reach, is_over);
             let left = unanswered(known, is_over);
@@ -185,14 +189,14 @@ mod tests {
             };
             for answer in [told, left].into_iter().flatten() {
                 let is_said = verdict == Some(answer) && age < KEPT_FOR && !is_over;
-                prop_assert!(is_said || (is_over && answer == Verdict::Unauthorized));
+                prop_assert!(is_said || (is_over && answer == AccessVerdict::Unauthorized));
             }
             if is_away(reach) {
                 prop_assert!(matches!(decided, Next::Answer(_) | Next::TryLater), "without the cloud there is no review");
                 prop_assert_eq!(told, left);
             }
-            let is_good = verdict == Some(Verdict::Allowed) && age < ALLOWED_FOR && !is_over;
-            prop_assert!(!is_good || told == Some(Verdict::Allowed), "a valid allowed verdict is used without a review");
+            let is_good = verdict == Some(AccessVerdict::Allowed) && age < ALLOWED_FOR && !is_over;
+            prop_assert!(!is_good || told == Some(AccessVerdict::Allowed), "a valid allowed verdict is used without a review");
         }
     }
 }

@@ -17,7 +17,7 @@ use yurt_runtime::Clock;
 
 use super::answers::Answers;
 use super::credential::{Hash, Key, Salt};
-use super::decision::Verdict;
+use super::decision::AccessVerdict;
 
 /// Layout version of the file; files of other versions are not read.
 const VERSION: u32 = 1;
@@ -27,7 +27,7 @@ const SET_FROM: i64 = 1_672_531_200;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// State loaded at the start.
-pub struct Kept {
+pub struct KeptAnswers {
     /// Salt of the keys.
     pub salt: Salt,
     /// Wall clock as far as it can be trusted.
@@ -57,7 +57,7 @@ struct Document {
 struct Row {
     caller: String,
     question: String,
-    verdict: Verdict,
+    verdict: AccessVerdict,
     /// Age at `saved_at`, seconds.
     age: u64,
 }
@@ -81,9 +81,9 @@ impl Wall {
     }
 }
 
-// === impl Kept ===
+// === impl KeptAnswers ===
 
-impl Kept {
+impl KeptAnswers {
     /// Loads the file at `path`. Returns an empty state with a new salt if the file is unreadable, and logs the reason.
     #[must_use]
     pub fn load(path: &Path, clock: &Clock) -> Self {
@@ -125,7 +125,7 @@ impl Kept {
             let key = Key::from((hash(&row.caller)?, hash(&row.question)?));
             let age = Duration::from_secs(row.age).saturating_add(away);
             // Earlier versions stored tokens that the cloud did not know.
-            if row.verdict != Verdict::Unauthorized {
+            if row.verdict != AccessVerdict::Unauthorized {
                 answers.learn(key, row.verdict, age, clock.boot());
             }
         }
@@ -140,7 +140,7 @@ impl Kept {
 /// Encodes the file.
 #[must_use]
 pub fn encode(salt: &Salt, answers: &Answers, wall: &Wall, now: BootTime) -> Vec<u8> {
-    let row = |(key, verdict, age): (&Key, Verdict, Duration)| Row {
+    let row = |(key, verdict, age): (&Key, AccessVerdict, Duration)| Row {
         caller: STANDARD_NO_PAD.encode(key.caller),
         question: STANDARD_NO_PAD.encode(key.question),
         verdict,
@@ -193,25 +193,25 @@ mod tests {
     }
 
     fn one_yes(clock: &Clock) -> Vec<u8> {
-        let mut kept = Kept::nothing(clock);
+        let mut kept = KeptAnswers::nothing(clock);
         kept.answers
-            .learn(key(1), Verdict::Allowed, Duration::from_secs(60), clock.boot());
+            .learn(key(1), AccessVerdict::Allowed, Duration::from_secs(60), clock.boot());
         encode(&kept.salt, &kept.answers, &kept.wall, clock.boot())
     }
 
     #[test]
     fn everything_comes_back_older_by_the_time_between() {
         let (clock, hand) = Clock::fake();
-        let mut kept = Kept::nothing(&clock);
-        for (number, verdict) in [Verdict::Allowed, Verdict::Denied].into_iter().enumerate() {
+        let mut kept = KeptAnswers::nothing(&clock);
+        for (number, verdict) in [AccessVerdict::Allowed, AccessVerdict::Denied].into_iter().enumerate() {
             kept.answers
                 .learn(key(number), verdict, Duration::from_secs(60), clock.boot());
         }
         let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         hand.advance(DAY);
-        let again = Kept::parse(&text, &clock).unwrap();
+        let again = KeptAnswers::parse(&text, &clock).unwrap();
         assert_eq!(again.salt.bytes(), kept.salt.bytes());
-        for (number, verdict) in [Verdict::Allowed, Verdict::Denied].into_iter().enumerate() {
+        for (number, verdict) in [AccessVerdict::Allowed, AccessVerdict::Denied].into_iter().enumerate() {
             let known = again.answers.known(&key(number), clock.boot()).unwrap();
             assert_eq!((known.verdict, known.age), (verdict, DAY + Duration::from_secs(60)));
         }
@@ -220,13 +220,17 @@ mod tests {
     #[test]
     fn answers_that_are_too_old_are_not_written() {
         let (clock, hand) = Clock::fake();
-        let mut kept = Kept::nothing(&clock);
+        let mut kept = KeptAnswers::nothing(&clock);
         kept.answers
-            .learn(key(1), Verdict::Allowed, Duration::ZERO, clock.boot());
+            .learn(key(1), AccessVerdict::Allowed, Duration::ZERO, clock.boot());
         hand.advance(KEPT_FOR);
         let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         assert_eq!(
-            Kept::parse(&text, &clock).unwrap().answers.each(clock.boot()).count(),
+            KeptAnswers::parse(&text, &clock)
+                .unwrap()
+                .answers
+                .each(clock.boot())
+                .count(),
             0
         );
     }
@@ -239,7 +243,7 @@ mod tests {
         for days in 1..=3 {
             // A board without a battery: every boot begins in 1970.
             hand.set_unix(UnixTime::default());
-            let kept = Kept::parse(&text, &clock).unwrap();
+            let kept = KeptAnswers::parse(&text, &clock).unwrap();
             assert!(kept.wall.now() >= before, "a token that had ended has not come back");
             hand.advance(DAY);
             let known = kept.answers.known(&key(1), clock.boot()).unwrap();
@@ -255,7 +259,7 @@ mod tests {
         hand.set_unix(right + 20_000 * DAY);
         let text = one_yes(&clock);
         hand.set_unix(right);
-        let kept = Kept::parse(&text, &clock).unwrap();
+        let kept = KeptAnswers::parse(&text, &clock).unwrap();
         assert_eq!(kept.wall.now(), right.secs, "tokens end when they say so");
         let known = kept.answers.known(&key(1), clock.boot()).unwrap();
         assert_eq!(known.age, Duration::from_secs(60));
@@ -267,7 +271,7 @@ mod tests {
         let path = folder.path().join("authorizations");
         let text = String::from_utf8(one_yes(&clock)).unwrap();
         std::fs::write(&path, &text).unwrap();
-        assert_eq!(Kept::load(&path, &clock).answers.each(clock.boot()).count(), 1);
+        assert_eq!(KeptAnswers::load(&path, &clock).answers.each(clock.boot()).count(), 1);
         for damaged in [
             String::new(),
             text[..text.len() / 2].to_owned(),
@@ -278,26 +282,31 @@ mod tests {
             format!("{text}{}", " ".repeat(1 << 20)),
         ] {
             std::fs::write(&path, &damaged).unwrap();
-            let kept = Kept::load(&path, &clock);
+            let kept = KeptAnswers::load(&path, &clock);
             assert_eq!(kept.answers.each(clock.boot()).count(), 0, "{damaged:.80}");
         }
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        assert_eq!(Kept::load(&path, &clock).answers.each(clock.boot()).count(), 0);
+        assert_eq!(KeptAnswers::load(&path, &clock).answers.each(clock.boot()).count(), 0);
     }
 
     #[test]
     fn full_file_is_one_that_is_read() {
         let (clock, _) = Clock::fake();
-        let mut kept = Kept::nothing(&clock);
+        let mut kept = KeptAnswers::nothing(&clock);
         for number in 0..ANSWERS_MAX {
             let age = Duration::from_secs(KEPT_FOR.as_secs() - 1);
-            kept.answers.learn(key(number), Verdict::Denied, age, clock.boot());
+            kept.answers
+                .learn(key(number), AccessVerdict::Denied, age, clock.boot());
         }
         let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         assert!(text.len() as u64 <= FILE_BYTES_MAX, "{}", text.len());
         assert_eq!(
-            Kept::parse(&text, &clock).unwrap().answers.each(clock.boot()).count(),
+            KeptAnswers::parse(&text, &clock)
+                .unwrap()
+                .answers
+                .each(clock.boot())
+                .count(),
             ANSWERS_MAX
         );
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use yurt_apimachinery::RequestInfo;
 use yurt_runtime::http::{APPLICATION_JSON, full};
 
-use super::decision::Verdict;
+use super::decision::AccessVerdict;
 use crate::proxy::caller::Credential;
 use crate::upstream::{Cloud, in_words};
 
@@ -25,19 +25,19 @@ const ANSWER_BYTES: usize = 1 << 20;
 pub trait Reviews: Send + Sync {
     /// Reviews whether `credential` may do what `attributes` describe; the error is the reason for a missing verdict.
     /// Ends by itself.
-    fn ask(&self, credential: Credential, attributes: Value) -> BoxFuture<'static, Result<Verdict, String>>;
+    fn ask(&self, credential: Credential, attributes: Value) -> BoxFuture<'static, Result<AccessVerdict, String>>;
 }
 
 // === impl Cloud ===
 
 impl Reviews for Arc<Cloud> {
-    fn ask(&self, credential: Credential, attributes: Value) -> BoxFuture<'static, Result<Verdict, String>> {
+    fn ask(&self, credential: Credential, attributes: Value) -> BoxFuture<'static, Result<AccessVerdict, String>> {
         let cloud = self.clone();
         async move { review(&cloud, &credential, attributes).await }.boxed()
     }
 }
 
-async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Result<Verdict, String> {
+async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Result<AccessVerdict, String> {
     let server = cloud.server();
     let (client, kind, mut spec) = match credential {
         Credential::Token(_) => (&server.token, "SelfSubjectAccessReview", json!({})),
@@ -51,7 +51,7 @@ async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Re
             let spec = json!({"user": user, "groups": groups});
             (&server.beats, "SubjectAccessReview", spec)
         }
-        Credential::Node => return Ok(Verdict::Allowed),
+        Credential::Node => return Ok(AccessVerdict::Allowed),
     };
     spec["resourceAttributes"] = attributes;
     let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
@@ -72,10 +72,14 @@ async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Re
         StatusCode::CREATED | StatusCode::OK => {
             let review: Value = serde_json::from_slice(&body).map_err(|error| format!("{kind}: {error}"))?;
             let is_allowed = review["status"]["allowed"] == true;
-            Ok(if is_allowed { Verdict::Allowed } else { Verdict::Denied })
+            Ok(if is_allowed {
+                AccessVerdict::Allowed
+            } else {
+                AccessVerdict::Denied
+            })
         }
-        StatusCode::UNAUTHORIZED => Ok(Verdict::Unauthorized),
-        StatusCode::FORBIDDEN => Ok(Verdict::Denied),
+        StatusCode::UNAUTHORIZED => Ok(AccessVerdict::Unauthorized),
+        StatusCode::FORBIDDEN => Ok(AccessVerdict::Denied),
         _ => Err(in_words(status, &body)),
     }
 }

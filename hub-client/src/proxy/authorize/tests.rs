@@ -15,7 +15,7 @@ use super::*;
 /// Behaviour of the cloud for a review.
 #[derive(Clone, Copy)]
 enum Mood {
-    Says(Verdict),
+    Says(AccessVerdict),
     /// Accepts it and never answers.
     IsSilent,
     Fails,
@@ -28,7 +28,7 @@ struct Oracle {
 }
 
 impl Reviews for Arc<Oracle> {
-    fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<Verdict, String>> {
+    fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<AccessVerdict, String>> {
         *self.asked.lock() += 1;
         let mood = *self.mood.lock();
         async move {
@@ -59,7 +59,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let oracle = Arc::new(Oracle {
-            mood: Mutex::new(Mood::Says(Verdict::Allowed)),
+            mood: Mutex::new(Mood::Says(AccessVerdict::Allowed)),
             asked: Mutex::default(),
         });
         let (reach, tasks, folder) = (watch::Sender::default(), TaskGroup::new(), TestDir::new());
@@ -185,9 +185,9 @@ async fn old_yes_waits_for_the_cloud_or_until_the_probes_give_it_up() {
     let world = World::new();
     assert_eq!(world.code("good").await, 200);
     world.hand.advance(ALLOWED_FOR);
-    world.mood(Mood::Says(Verdict::Denied));
+    world.mood(Mood::Says(AccessVerdict::Denied));
     assert_eq!(world.code("good").await, 403, "the cloud was asked first");
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     world.hand.advance(DENIED_FOR);
     assert_eq!(world.code("good").await, 200);
     world.hand.advance(ALLOWED_FOR);
@@ -213,7 +213,7 @@ async fn question_is_shared_and_outlives_those_who_asked() {
             .all(|answer| answer.as_ref().is_err_and(|status| status.code() == 429))
     );
     assert_eq!(world.asked().await, 1);
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     // All hang up simultaneously.
     let _ = futures_util::future::join_all(all()).now_or_never();
     assert_eq!(world.asked().await, 1);
@@ -235,7 +235,7 @@ async fn used_yes_is_renewed_before_it_ends() {
     world.code("good").await;
     assert_eq!(world.asked().await, 0, "it is young again");
     world.hand.advance(RENEWED_FROM);
-    world.mood(Mood::Says(Verdict::Denied));
+    world.mood(Mood::Says(AccessVerdict::Denied));
     assert_eq!(world.code("good").await, 200, "what the cloud said last");
     assert_eq!(world.asked().await, 1);
     assert_eq!(world.code("good").await, 403, "what it says now");
@@ -278,7 +278,7 @@ async fn questions_are_bounded_and_failures_are_not_repeated_at_once() {
 #[tokio::test(start_paused = true)]
 async fn no_is_asked_about_again_and_stays_a_no_without_the_cloud() {
     let world = World::new();
-    world.mood(Mood::Says(Verdict::Denied));
+    world.mood(Mood::Says(AccessVerdict::Denied));
     assert_eq!(world.code("bad").await, 403);
     world.hand.advance(DENIED_FOR - Duration::from_secs(1));
     assert_eq!((world.code("bad").await, world.asked().await), (403, 1));
@@ -291,7 +291,7 @@ async fn no_is_asked_about_again_and_stays_a_no_without_the_cloud() {
         ((403, Duration::ZERO), 0)
     );
     world.probed(Some(0));
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     assert_eq!(world.code("bad").await, 200);
 }
 
@@ -300,7 +300,7 @@ async fn token_that_the_cloud_knows_no_more_is_forgotten() {
     let world = World::new();
     assert_eq!(world.code("good").await, 200);
     world.hand.advance(ALLOWED_FOR);
-    world.mood(Mood::Says(Verdict::Unauthorized));
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
     assert_eq!(world.code("good").await, 401);
     world.probed(Some(1));
     assert_eq!(world.code("good").await, 429, "the yes is gone");
@@ -309,7 +309,7 @@ async fn token_that_the_cloud_knows_no_more_is_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn made_up_tokens_cost_one_question_a_second_and_no_memory() {
     let world = World::new();
-    world.mood(Mood::Says(Verdict::Unauthorized));
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
     let remembered = || world.authorizer.0.answers.lock().each(world.clock.boot()).count();
     for second in 1..=3 {
         assert_eq!(world.code("made-up").await, 401);
@@ -320,9 +320,9 @@ async fn made_up_tokens_cost_one_question_a_second_and_no_memory() {
         world.hand.advance(REFUSED_FOR);
     }
     // An allowed verdict remains the peer's own, and another peer may review.
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     assert_eq!(world.code("good").await, 200);
-    world.mood(Mood::Says(Verdict::Unauthorized));
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
     assert_eq!(world.code("made-up").await, 401);
     assert_eq!((world.code("good").await, world.code("new").await), (200, 429));
     let other = Caller {
@@ -355,7 +355,7 @@ async fn peer_has_one_question_in_flight() {
     // All hang up; the reviews in flight continue.
     let _ = futures_util::future::join_all(all).now_or_never();
     assert_eq!(world.asked().await, 3);
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     let all = callers.iter().map(|caller| world.authorizer.check(caller, &info));
     let answers = futures_util::future::join_all(all).await;
     assert!(answers.iter().all(Result::is_ok), "one after the other");
@@ -380,7 +380,7 @@ async fn what_was_never_asked_has_to_wait() {
         "{}",
         refused.message()
     );
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     world.code("good").await;
     world.probed(Some(1));
     world.hand.advance(KEPT_FOR);
@@ -399,14 +399,14 @@ async fn token_is_good_until_its_own_end() {
     assert_eq!(world.code(&token).await, 401);
     world.probed(Some(0));
     world.asked().await;
-    world.mood(Mood::Says(Verdict::Unauthorized));
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
     assert_eq!(
         (world.code(&token).await, world.asked().await),
         (401, 1),
         "the cloud decides while it is there"
     );
     // The clock here may be wrong.
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     world.hand.advance(REFUSED_FOR);
     assert_eq!(world.code(&token).await, 200);
     world.mood(Mood::Fails);
@@ -418,7 +418,10 @@ async fn answers_survive_a_restart() {
     let world = World::new();
     let token = ending(&world, 3600);
     assert_eq!((world.code("good").await, world.code(&token).await), (200, 200));
-    for (name, verdict, code) in [("bad", Verdict::Denied, 403), ("unknown", Verdict::Unauthorized, 401)] {
+    for (name, verdict, code) in [
+        ("bad", AccessVerdict::Denied, 403),
+        ("unknown", AccessVerdict::Unauthorized, 401),
+    ] {
         world.mood(Mood::Says(verdict));
         assert_eq!(world.code(name).await, code);
     }
@@ -486,13 +489,13 @@ async fn file_is_written_behind_for_what_matters_and_seldom() {
         tokio::time::sleep(after + Duration::from_millis(1)).await;
         std::fs::remove_file(world.file()).is_ok()
     };
-    world.mood(Mood::Says(Verdict::Unauthorized));
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
     for stranger in 0..10 {
         world.code(&format!("stranger-{stranger}")).await;
     }
     assert!(!is_written(10 * SAVED_EVERY).await, "strangers wear out no disk");
     world.hand.advance(REFUSED_FOR);
-    world.mood(Mood::Says(Verdict::Allowed));
+    world.mood(Mood::Says(AccessVerdict::Allowed));
     world.code("good").await;
     assert!(is_written(SAVED_AFTER).await);
     world.code("other").await;
@@ -507,11 +510,11 @@ async fn file_is_written_behind_for_what_matters_and_seldom() {
     assert!(!is_written(2 * SAVED_EVERY).await, "nothing but ages changed");
     renew(RENEWALS_SAVED_EVERY).await;
     assert!(is_written(2 * SAVED_EVERY).await, "but not for ever");
-    world.mood(Mood::Says(Verdict::Denied));
+    world.mood(Mood::Says(AccessVerdict::Denied));
     renew(RENEWED_FROM).await;
     assert!(is_written(2 * SAVED_EVERY).await, "a right that was taken away");
     world.hand.advance(DENIED_FOR);
-    world.mood(Mood::Says(Verdict::Unauthorized));
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
     assert_eq!(world.code("last").await, 401);
     token.cancel();
     keeping.await.unwrap();

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::HistoryVerifier;
-use crate::replicas::origin::{IDENTITY_PATH, Verdict};
+use crate::replicas::origin::{IDENTITY_PATH, OriginVerdict};
 use crate::replicas::questions::get;
 use crate::upstream::CloudServer;
 
@@ -25,7 +25,7 @@ impl HistoryVerifier {
             failures.refused(CLUSTER, &why);
             return Ok(());
         };
-        if self.data.copy().origin().judge(&uid) == Verdict::Same {
+        if self.data.copy().origin().judge(&uid) == OriginVerdict::Same {
             failures.works(CLUSTER);
             return Ok(());
         }

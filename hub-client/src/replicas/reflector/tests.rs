@@ -6,13 +6,16 @@ use futures_util::FutureExt as _;
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use yurt_apimachinery::watch::{EventType, RawEvent};
 use yurt_runtime::http::client::{Dial, Duplex, Protocol};
 use yurt_runtime::http::json as answer_json;
 use yurt_runtime::http::server::{Server, handler};
 use yurt_runtime::tls::install_crypto_provider;
 use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO};
 use yurt_test_support::{LOOPBACK, TestDir};
 
+use super::watch::OVERDUE;
 use super::*;
 use crate::replicas::history_check::Connection;
 

@@ -1,0 +1,58 @@
+//! Reasons for the end of a stream.
+
+use std::time::Duration;
+
+use crate::replicas::budget::Oversized;
+
+/// Reason for the end of a stream.
+#[derive(Debug)]
+pub enum StreamEnd {
+    /// Normal end: watch again from the last position.
+    Closed,
+    /// The server has compacted our position.
+    Expired,
+    /// The server asks to retry later, after this time if it sent one.
+    NotReady(Option<Duration>),
+    /// The server refused; the text is its reason.
+    Refused(String),
+    /// The server's data exceeds the limit of bytes of all replicas.
+    Oversized(Oversized),
+    /// The disk does not store the mark that the server's next change needs; the text has the details.
+    Unstored(String),
+    /// The server has another generation than the replica: list.
+    OtherHistory,
+    /// Another source began another generation of the replica: this stream's data does not belong to it.
+    Overtaken,
+    /// The server sent unreadable data; the text has the details.
+    Unreadable(String),
+    /// The server keeps the watch open and sends nothing, or does not end it; the text is for the log.
+    Silent(String),
+    /// Any other reason; the text is for the log.
+    Failed(String),
+    /// As [`Self::Failed`], but some received data is kept.
+    Interrupted(String),
+}
+
+// === impl StreamEnd ===
+
+impl StreamEnd {
+    /// True if the server may have ended the stream because it has another history, so that a proof is needed. False if the
+    /// server gave a reason or the hub ended the stream: a resource that is refused for days would otherwise cause permanent
+    /// proofs.
+    pub(super) fn may_be_of_the_history(&self) -> bool {
+        match self {
+            Self::NotReady(_)
+            | Self::Overtaken
+            | Self::Refused(_)
+            | Self::Oversized(_)
+            | Self::Unstored(_)
+            | Self::Unreadable(_) => false,
+            Self::Closed
+            | Self::Expired
+            | Self::OtherHistory
+            | Self::Silent(_)
+            | Self::Failed(_)
+            | Self::Interrupted(_) => true,
+        }
+    }
+}
