@@ -18,7 +18,7 @@ use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 
 use super::PoolData;
-use super::lag::Held;
+use super::lag::HeldReplica;
 use crate::health::{CollectionStatus, CoordinatorReach};
 
 /// Time ahead after which the replica is reported.
@@ -37,7 +37,7 @@ pub struct Ahead(BTreeMap<String, (u64, BootTime)>);
 
 impl Ahead {
     /// Returns the time that replica `name`, with position `held`, has been ahead of a leader that feeds the cloud's present.
-    pub fn look(&mut self, name: &str, held: Held, there: &CollectionStatus, now: BootTime) -> Duration {
+    pub fn look(&mut self, name: &str, held: HeldReplica, there: &CollectionStatus, now: BootTime) -> Duration {
         let position = ResourceVersion::parse(&there.applied_up_to).unwrap_or_default();
         let is_compared = held.complete && there.complete && there.fresh && held.generation == there.generation;
         if !is_compared || held.position <= position {
@@ -83,7 +83,7 @@ pub async fn compare(
 fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, CollectionStatus>, now: BootTime) {
     for replica in data.replicas().iter() {
         let (name, collection) = (replica.name(), replica.collection());
-        let held = collection.read(|c| Held {
+        let held = collection.read(|c| HeldReplica {
             complete: c.is_complete(),
             position: c.position(),
             generation: c.generation(),
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn only_a_copy_that_stays_ahead_of_a_fresh_leader_counts() {
-        let held = |generation, at| Held {
+        let held = |generation, at| HeldReplica {
             complete: true,
             position: ResourceVersion(at),
             generation,

@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Time between checks that the connection of the last proof is still open.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Name of the failure without a proof: the hub applies nothing of the cloud's.
-pub const TIMELINE: &str = "proof of the cloud's history";
+const HISTORY: &str = "proof of the cloud's history";
 
 /// Index of a cloud server, and the number of connections to it so far.
 type Route = (usize, u64);
@@ -106,15 +106,15 @@ impl HistoryVerifier {
                         ground = None;
                     }
                     Ok((is_same, over)) => {
-                        history.reconcile(generations.clone(), is_same, breaks, over);
+                        history.record_result(generations.clone(), is_same, breaks, over);
                         let way = self.way();
                         ground = Some(Ground { way, generations });
-                        self.data.failures().works(TIMELINE);
+                        self.data.failures().works(HISTORY);
                     }
                     Err(_) if self.is_other_cluster => return,
                     Err(why) => {
                         tracing::debug!(why, "Failed to prove the cloud's history");
-                        self.data.failures().unanswered(TIMELINE, &why);
+                        self.data.failures().unanswered(HISTORY, &why);
                         history.away(true);
                         // A change of the cloud's reachability ends the pause.
                         let _ = tokio::time::timeout(AGAIN, self.reach.changed()).await;

@@ -17,7 +17,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// State of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldReplica {
     /// True if everything up to `position` has been applied.
     pub complete: bool,
     /// `C`.
@@ -28,7 +28,7 @@ pub struct Held {
 
 /// True if the replica lacks data. `before` is the coordinator's status one answer ago: later data may still be on its way.
 #[must_use]
-pub fn is_behind(held: Held, before: &CollectionStatus, now: &CollectionStatus) -> bool {
+pub fn is_behind(held: HeldReplica, before: &CollectionStatus, now: &CollectionStatus) -> bool {
     if !before.complete || !now.complete || before.generation != now.generation {
         return false;
     }
@@ -70,7 +70,7 @@ fn lacks(
         else {
             return false;
         };
-        let held = replica.collection().read(|c| Held {
+        let held = replica.collection().read(|c| HeldReplica {
             complete: c.is_complete(),
             position: c.position(),
             generation: c.generation(),
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn only_what_the_coordinator_had_for_a_while_counts() {
-        let held = |complete, generation, at| Held {
+        let held = |complete, generation, at| HeldReplica {
             complete,
             position: ResourceVersion(at),
             generation,

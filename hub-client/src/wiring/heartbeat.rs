@@ -86,7 +86,7 @@ impl Wiring {
             tasks: self.tasks.clone(),
             clock: self.clock.clone(),
         }));
-        let prover = HistoryVerifier {
+        let verifier = HistoryVerifier {
             data: self.data.clone(),
             cloud: self.upstreams.cloud.clone(),
             lease: acknowledged,
@@ -96,7 +96,7 @@ impl Wiring {
             is_other_cluster: false,
         };
         self.tasks
-            .spawn_critical("prove-timeline", prover.run(self.tasks.token()));
+            .spawn_critical("prove-timeline", verifier.run(self.tasks.token()));
         let (mut reach, token, beats) = (self.cloud.0.subscribe(), self.tasks.token(), heartbeat.clone());
         self.tasks.spawn_critical("recover-heartbeat", async move {
             while let Some(Ok(())) = token.run_until_cancelled(reach.changed()).await {

@@ -24,7 +24,7 @@ const PERSIST_EVERY: Duration = Duration::from_secs(5);
 // === impl Wiring ===
 
 impl Wiring {
-    /// Starts following, steering and storing the replicas.
+    /// Starts following, controller and storing the replicas.
     pub(crate) fn start_replicas(&self) {
         let wanted = watch::Sender::new(Wanted::default());
         self.start_scope();
@@ -44,7 +44,7 @@ impl Wiring {
             );
             self.tasks.spawn_critical("leave-copies-ahead", leaving);
         }
-        let steering = SourceController {
+        let controller = SourceController {
             election: self.election.subscribe(),
             cloud: self.cloud.0.subscribe(),
             coordinator: self
@@ -57,7 +57,7 @@ impl Wiring {
             clock: self.clock.clone(),
         };
         self.tasks
-            .spawn_critical("steer-replicas", steering.run(wanted, self.tasks.token()));
+            .spawn_critical("steer-replicas", controller.run(wanted, self.tasks.token()));
         self.start_verifying();
         self.tasks
             .spawn_critical("persist-replicas", persist(self.data.clone(), self.tasks.token()));
@@ -131,7 +131,7 @@ async fn persist(data: Arc<PoolData>, token: CancellationToken) {
     }
 }
 
-/// Sends the election this node's rank among the members, and the steering their number.
+/// Sends the election this node's rank among the members, and the controller their number.
 async fn report_members(
     data: Arc<PoolData>,
     node: String,

@@ -214,7 +214,7 @@ impl HistoryState {
     }
 
     /// Records the result of a proof `about` these replicas. It began after `breaks`, while `over` was open.
-    pub(super) fn reconcile(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Connection) {
+    pub(super) fn record_result(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Connection) {
         self.0.send_modify(|state| {
             state.proven = (state.breaks == breaks).then_some(over);
             state.is_away = false;
@@ -228,7 +228,7 @@ impl HistoryState {
     /// Records a proof about generation 0 of the services that finds nothing gone.
     #[cfg(test)]
     pub(crate) fn prove(&self, over: Connection) {
-        self.reconcile([("services".to_owned(), 0)].into(), true, self.breaks(), over);
+        self.record_result([("services".to_owned(), 0)].into(), true, self.breaks(), over);
     }
 
     /// Records whether the cloud answers. Proofs from before an outage are invalid after it.
@@ -306,7 +306,7 @@ mod tests {
         let history = HistoryState::default();
         let breaks = history.breaks();
         history.reopen();
-        history.reconcile(BTreeMap::new(), true, breaks, FIRST);
+        history.record_result(BTreeMap::new(), true, breaks, FIRST);
         assert_eq!(is_proven(&history), None);
         history.prove(FIRST);
         assert_eq!(is_proven(&history), Some(true));
@@ -345,7 +345,7 @@ mod tests {
         assert!(!history.holds("endpoints", 0));
         history.extend("endpoints", 0);
         assert!(history.holds("endpoints", 0), "the cloud listed it");
-        history.reconcile([("services".to_owned(), 7)].into(), false, history.breaks(), FIRST);
+        history.record_result([("services".to_owned(), 7)].into(), false, history.breaks(), FIRST);
         assert!(history.is_about("services", 7) && !history.holds("services", 7), "gone");
         history.reopen();
         assert!(!history.is_about("services", 7));
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(is_proven(&history), None);
         assert_eq!(history.take_against().as_deref(), Some("services: web has another uid"));
         assert_eq!(history.take_against(), None);
-        history.reconcile([("services".to_owned(), 0)].into(), false, history.breaks(), FIRST);
+        history.record_result([("services".to_owned(), 0)].into(), false, history.breaks(), FIRST);
         assert!(history.contradict("services", 0, &"old"), "it is given up already");
         assert_eq!(is_proven(&history), Some(true));
 

@@ -22,7 +22,7 @@ use crate::replicas::history_check::Connection;
 const SERVICES: &str = "services";
 
 /// A replica that holds `web` at 1001 and has position 1006.
-struct Held {
+struct HeldServices {
     data: Arc<PoolData>,
     replica: Arc<Replica>,
     folder: TestDir,
@@ -58,7 +58,7 @@ fn bookmark(at: u64, annotations: &[&str]) -> RawEvent {
     event(EventType::Bookmark, &json!({"metadata": metadata}))
 }
 
-impl Held {
+impl HeldServices {
     fn new() -> Self {
         install_crypto_provider();
         let folder = TestDir::new();
@@ -121,7 +121,7 @@ async fn told(stream: &mut Reflector, events: Vec<RawEvent>) -> Result<(), Strea
 /// After a crash nothing else shows that readers know these RVs.
 #[tokio::test]
 async fn mark_of_what_is_served_is_on_the_disk_before_it_is_served() {
-    let held = Held::stored().await;
+    let held = HeldServices::stored().await;
     let mut stream = held.stream(Source::Cloud);
     // Far above the mark of that commit.
     let after_a_day = 1_000_000_000_000;
@@ -151,7 +151,7 @@ async fn mark_of_what_is_served_is_on_the_disk_before_it_is_served() {
 
 #[tokio::test]
 async fn stream_changes_only_the_generation_it_was_opened_for() {
-    let held = Held::stored().await;
+    let held = HeldServices::stored().await;
     let mut old = held.stream(Source::Coordinator);
     // The cloud was restored from a backup. Its stream lists it while the coordinator's is still up.
     let begin = |held: &mut Collection| held.restart(7_000_000, vec![service("web", 1001)], rv(1004));
@@ -176,7 +176,7 @@ async fn stream_changes_only_the_generation_it_was_opened_for() {
 
 #[tokio::test]
 async fn stream_goes_on_in_the_generation_that_its_list_began() {
-    let held = Held::new();
+    let held = HeldServices::new();
     let mut stream = held.stream(Source::Coordinator);
     let listed = stream.take_list(vec![service("web", 1001)], rv(1004), Some(7_000_000));
     listed.await.unwrap();
@@ -189,7 +189,7 @@ async fn stream_goes_on_in_the_generation_that_its_list_began() {
 
 #[tokio::test]
 async fn list_of_a_coordinator_that_is_behind_is_refused_and_begins_no_generation() {
-    let held = Held::new();
+    let held = HeldServices::new();
     let listed = held
         .stream(Source::Coordinator)
         .take_list(vec![service("web", 1001)], rv(1004), Some(0))
@@ -211,7 +211,7 @@ async fn list_of_a_coordinator_that_is_behind_is_refused_and_begins_no_generatio
 #[tokio::test]
 async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
     for from in [1000, 1003] {
-        let held = Held::new();
+        let held = HeldServices::new();
         let jump = vec![
             bookmark(from, &[ANNOTATION_DIFF_TO]),
             event(EventType::Added, &object("late", 1009)),
@@ -222,7 +222,7 @@ async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
         assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
     }
     for from in [1006, 1008] {
-        let held = Held::new();
+        let held = HeldServices::new();
         let jump = vec![
             bookmark(from, &[ANNOTATION_DIFF_TO]),
             event(EventType::Added, &object("late", 1009)),
@@ -235,7 +235,7 @@ async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
 
 #[tokio::test]
 async fn bookmark_inside_a_step_says_nothing_of_the_position() {
-    let held = Held::new();
+    let held = HeldServices::new();
     let step = vec![
         bookmark(1006, &[ANNOTATION_DIFF_TO]),
         event(EventType::Added, &object("late", 1009)),
@@ -248,7 +248,7 @@ async fn bookmark_inside_a_step_says_nothing_of_the_position() {
 /// Runs a stream of the cloud at a server that answers every request with `status` and `body`. Also returns whether the
 /// earlier proof is still valid.
 async fn is_proven_after(status: StatusCode, body: &'static str) -> (StreamEnd, bool) {
-    let held = Held::new();
+    let held = HeldServices::new();
     let mut stream = held.stream(Source::Cloud);
     let server = Server::bind(LOOPBACK, "no flag").await.unwrap();
     let url = format!("http://{}", server.local_addr());
@@ -263,7 +263,7 @@ async fn is_proven_after(status: StatusCode, body: &'static str) -> (StreamEnd, 
 /// No number follows the highest ones: a hub that held one could begin no generation.
 #[tokio::test]
 async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
-    let held = Held::new();
+    let held = HeldServices::new();
     for told in [GENERATION_END, u64::MAX] {
         let forged = vec![service("forged", 1008)];
         let mut stream = held.stream(Source::Coordinator);
@@ -285,7 +285,7 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
 /// A list of the coordinator may be applied during a proof: its history may be one that the cloud has lost.
 #[tokio::test]
 async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
-    let held = Held::stored().await;
+    let held = HeldServices::stored().await;
     let history = held.data.history();
     history.prove(Connection { server: 0, number: 1 });
     let coordinators = |held: &mut Collection| held.restart(7, vec![service("web", 1001)], rv(1006));
@@ -344,7 +344,7 @@ const BOOKMARK: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVers
 /// A load balancer keeps the connection to a dead server open.
 #[tokio::test(start_paused = true)]
 async fn source_that_falls_silent_is_left_for_another_connection() {
-    let held = Held::new();
+    let held = HeldServices::new();
     let (client, connections) = server_of(&[(10, BOOKMARK), (10, BOOKMARK)]);
     let mut stream = held.stream(Source::Coordinator);
     stream.client = client.clone();
@@ -367,7 +367,7 @@ async fn source_that_falls_silent_is_left_for_another_connection() {
 #[tokio::test(start_paused = true)]
 async fn watch_that_outlives_its_time_is_left() {
     const ALIVE: [(u64, &str); 80] = [(10, BOOKMARK); 80];
-    let held = Held::new();
+    let held = HeldServices::new();
     let (client, _) = server_of(&ALIVE);
     let mut stream = held.stream(Source::Coordinator);
     stream.client = client;
