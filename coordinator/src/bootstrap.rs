@@ -121,7 +121,7 @@ fn alternative_names(bound: IpAddr) -> Vec<String> {
         names.push(bound.to_string());
     }
     let hostname = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
-    if yurt_apimachinery::meta::dns_subdomain_faults(&hostname).is_empty() {
+    if yurt_apimachinery::meta::dns_subdomain_errors(&hostname).is_empty() {
         names.push(hostname);
     }
     names.sort();

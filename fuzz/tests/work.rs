@@ -5,7 +5,7 @@ use std::cell::Cell;
 use serde_json::{Map, Value, json};
 use yurt_apiextensions::structural::Structural;
 use yurt_apimachinery::selector::{LabelSelector, Labels};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{GroupKind, ResourceKind, Status, kind, meta};
 use yurt_codec::schema;
@@ -36,7 +36,7 @@ fn strategic((mut document, patch): (Value, Value)) -> Result<Value, Status> {
 
 #[test]
 fn faults_are_joined_by_going_once_over_all() {
-    let faults = |n: usize| -> Faults { (0..n).map(|at| FieldError::required(format!("f{at}"), "")).collect() };
+    let faults = |n: usize| -> ErrorList { (0..n).map(|at| FieldError::required(format!("f{at}"), "")).collect() };
     let kind = GroupKind::new("", "Pod");
     let status = Status::invalid(&kind, "p", &faults(250));
     assert!(
@@ -240,7 +240,7 @@ fn long_names_with_much_below_them_in_a_custom_resource() {
     let schema = Structural::of(&any);
     let input = |n: usize| json!({ "spec": below_a_long_name(n, &json!(5)) });
     assert_linear("faults", 10_000, input, |object| {
-        let faults = schema.faults(&object, None);
+        let faults = schema.validate(&object, None);
         assert_eq!(faults.len(), 100);
         let bytes: usize = faults.iter().map(|fault| fault.to_string().len()).sum();
         assert!(bytes < 1 << 20, "{bytes}");

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode_str;
 use tracing::debug;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults};
+use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors};
 use yurt_apimachinery::status::Denial;
 
 use super::audit::AuditContext;
@@ -304,12 +304,12 @@ fn about<'a>(verb: &'a str, group: &'a str, resource: &'a str, name: &'a str) ->
 
 fn node_of(user: &str) -> Option<&str> {
     let node = user.strip_prefix(NODE_PREFIX)?;
-    dns_subdomain_faults(node).is_empty().then_some(node)
+    dns_subdomain_errors(node).is_empty().then_some(node)
 }
 
 fn account_of(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once(':')?;
-    let is_valid = dns_label_faults(namespace).is_empty() && dns_subdomain_faults(name).is_empty();
+    let is_valid = dns_label_errors(namespace).is_empty() && dns_subdomain_errors(name).is_empty();
     is_valid.then_some((namespace, name))
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::config_key_faults;
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::config_key_errors;
 
 use super::fields::{at, invalid};
 use super::strategy::{MetaPass, Strategy};
@@ -15,13 +15,13 @@ pub(crate) struct ConfigMaps;
 pub(crate) const DATA_BYTES_MAX: usize = 1 << 20;
 
 impl Strategy for ConfigMaps {
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
-        let mut errors = Faults::default();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
+        let mut errors = ErrorList::default();
         check_frozen(object, old, &["data", "binaryData"], &mut errors);
         let mut size = 0;
         for (key, value) in entries(object, "data") {
             let field = format!("data[{key}]");
-            invalid(&mut errors, &field, &key.into(), config_key_faults(key));
+            invalid(&mut errors, &field, &key.into(), config_key_errors(key));
             if object["binaryData"].get(key).is_some() {
                 let why = "duplicate of key present in binaryData";
                 errors.push(FieldError::invalid(field, key, why));
@@ -33,7 +33,7 @@ impl Strategy for ConfigMaps {
                 &mut errors,
                 format_args!("binaryData[{key}]"),
                 &key.into(),
-                config_key_faults(key),
+                config_key_errors(key),
             );
             size += decode("ConfigMap", value)?.len();
         }
@@ -55,8 +55,8 @@ pub(crate) fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item 
     map.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
 }
 
-/// Faults of a change that `immutable` forbids.
-pub(crate) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str], errors: &mut Faults) {
+/// Errors of a change that `immutable` forbids.
+pub(crate) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str], errors: &mut ErrorList) {
     const WHY: &str = "field is immutable when `immutable` is set";
     let Some(old) = old.filter(|old| old["immutable"] == true) else {
         return;

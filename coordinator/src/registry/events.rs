@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::meta::{self, dns_subdomain_faults, label_key_faults};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::meta::{self, dns_subdomain_errors, label_key_errors};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 
 use super::fields::{at, invalid, is_set, text};
 use super::strategy::{MetaPass, Strategy};
@@ -25,8 +25,8 @@ const WORD_MAX_LEN: usize = 128;
 const MESSAGE_MAX_LEN: usize = 1024;
 
 impl Strategy for Events {
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
-        let mut errors = Faults::default();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
+        let mut errors = ErrorList::default();
         self.check_common(object, &mut errors);
         match (self, old) {
             (Self::Core, _) => {}
@@ -52,7 +52,7 @@ impl Strategy for Events {
 // === impl Events ===
 
 impl Events {
-    fn check_common(&self, object: &Value, errors: &mut Faults) {
+    fn check_common(&self, object: &Value, errors: &mut ErrorList) {
         let namespace = meta::text(object, "namespace");
         let about = text(object, &["involvedObject", "namespace"]);
         let has_event_time = is_set(object, &["eventTime"]);
@@ -73,19 +73,19 @@ impl Events {
             };
             check_words(object, reporter, errors);
         }
-        let faults = dns_subdomain_faults(namespace);
+        let faults = dns_subdomain_errors(namespace);
         invalid(errors, "namespace", &namespace.into(), faults);
     }
 }
 
 /// Checks the fields that an event with `eventTime` requires; `reporter` is the view's name of the reporting
 /// component.
-fn check_words(object: &Value, reporter: &str, errors: &mut Faults) {
+fn check_words(object: &Value, reporter: &str, errors: &mut ErrorList) {
     let component = text(object, &["reportingComponent"]);
     if component.is_empty() {
         errors.push(FieldError::required(reporter, ""));
     }
-    invalid(errors, reporter, &component.into(), label_key_faults(component));
+    invalid(errors, reporter, &component.into(), label_key_errors(component));
     for field in ["reportingInstance", "action", "reason"] {
         let word = text(object, &[field]);
         if word.is_empty() {
@@ -96,14 +96,14 @@ fn check_words(object: &Value, reporter: &str, errors: &mut Faults) {
     check_length("message", text(object, &["message"]), MESSAGE_MAX_LEN, errors);
 }
 
-fn check_length(field: &str, text: &str, limit: usize, errors: &mut Faults) {
+fn check_length(field: &str, text: &str, limit: usize, errors: &mut ErrorList) {
     if text.len() > limit {
         let why = format!("can have at most {limit} characters");
         errors.push(FieldError::invalid(field, "", &why));
     }
 }
 
-fn check_series(object: &Value, errors: &mut Faults) {
+fn check_series(object: &Value, errors: &mut ErrorList) {
     if !is_set(object, &["series"]) {
         return;
     }
@@ -116,7 +116,7 @@ fn check_series(object: &Value, errors: &mut Faults) {
 }
 
 /// Checks a new event of `events.k8s.io`.
-fn check_whole(object: &Value, errors: &mut Faults) {
+fn check_whole(object: &Value, errors: &mut ErrorList) {
     check_series(object, errors);
     if !is_set(object, &["eventTime"]) {
         errors.push(FieldError::required("eventTime", ""));
@@ -140,7 +140,7 @@ fn check_whole(object: &Value, errors: &mut Faults) {
 }
 
 /// Checks a change through `events.k8s.io`: only the series may change.
-fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
+fn check_change(object: &Value, old: &Value, errors: &mut ErrorList) {
     if object["series"] != old["series"] {
         check_series(object, errors);
     }

@@ -2,7 +2,7 @@
 //! empty, and a value of another type is never replaced by a default.
 
 use serde_json::{Map, Value};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 
 /// The value at a path; null when there is none.
 pub(crate) fn at<'a>(object: &'a Value, path: &[&str]) -> &'a Value {
@@ -62,7 +62,7 @@ pub(crate) fn carry(from: &Value, to: &mut Value, name: &str) {
 }
 
 /// Records the faults of one value.
-pub(crate) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
+pub(crate) fn invalid(errors: &mut ErrorList, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
     errors.extend(
         faults
             .iter()
@@ -71,7 +71,7 @@ pub(crate) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value:
 }
 
 /// Records a value outside an enumeration; a missing one is recorded as required.
-pub(crate) fn one_of(errors: &mut Faults, field: &str, value: &str, supported: &[&str]) {
+pub(crate) fn one_of(errors: &mut ErrorList, field: &str, value: &str, supported: &[&str]) {
     if value.is_empty() {
         errors.push(FieldError::required(field, ""));
     } else if !supported.contains(&value) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use yurt_apimachinery::lease::LeaseSpec;
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::{Object, ObjectKey, Status};
 use yurt_storage::Durability;
@@ -54,7 +54,7 @@ impl Strategy for Leases {
         drop_unless_held(old, new);
     }
 
-    fn validate(&self, object: &Value, _old: Option<&Value>) -> Result<Faults, Status> {
+    fn validate(&self, object: &Value, _old: Option<&Value>) -> Result<ErrorList, Status> {
         Ok(LeaseSpec::from_value(object)?.validate())
     }
 

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::meta::{self, label_key_faults};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::meta::{self, label_key_errors};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 
 use super::fields::{carry, invalid, items, members, text};
 use super::strategy::{MetaPass, Strategy, Subresource};
@@ -55,14 +55,14 @@ impl Strategy for Namespaces {
         carry(old, new, "spec");
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
         if old.is_some() {
-            return Ok(Faults::default());
+            return Ok(ErrorList::default());
         }
-        Ok(finalizer_faults(object, false))
+        Ok(finalizer_errors(object, false))
     }
 
-    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Faults, Status> {
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<ErrorList, Status> {
         let phase = text(object, &["status", "phase"]);
         let (wanted, state) = if meta::text(object, "deletionTimestamp").is_empty() {
             ("Active", "is empty")
@@ -70,14 +70,14 @@ impl Strategy for Namespaces {
             ("Terminating", "is not empty")
         };
         if phase == wanted {
-            return Ok(Faults::default());
+            return Ok(ErrorList::default());
         }
         let why = format!("may only be '{wanted}' if `deletionTimestamp` {state}");
         Ok(FieldError::invalid("status.Phase", phase, &why).into())
     }
 
-    fn validate_finalize(&self, object: &Value) -> Faults {
-        finalizer_faults(object, true)
+    fn validate_finalize(&self, object: &Value) -> ErrorList {
+        finalizer_errors(object, true)
     }
 
     /// True if the deletion has nothing left to wait for: neither finalizers of the object, nor content.
@@ -123,9 +123,9 @@ pub(crate) fn terminating(mut namespace: Value, now: yurt_apimachinery::time::Ti
     namespace
 }
 
-fn finalizer_faults(namespace: &Value, with_index: bool) -> Faults {
+fn finalizer_errors(namespace: &Value, with_index: bool) -> ErrorList {
     const STANDARD: [&str; 3] = [FINALIZER, "orphan", "foregroundDeletion"];
-    let mut errors = Faults::default();
+    let mut errors = ErrorList::default();
     for (index, value) in items(namespace, &["spec", "finalizers"]).iter().enumerate() {
         let name = value.as_str().unwrap_or_default();
         let field = if with_index {
@@ -133,7 +133,7 @@ fn finalizer_faults(namespace: &Value, with_index: bool) -> Faults {
         } else {
             "spec.finalizers".to_owned()
         };
-        invalid(&mut errors, &field, value, label_key_faults(name));
+        invalid(&mut errors, &field, value, label_key_errors(name));
         if !name.contains('/') && !STANDARD.contains(&name) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(field, name, why));

@@ -2,7 +2,7 @@
 //! result.
 
 use serde_json::{Value, json};
-use yurt_apimachinery::status::Faults;
+use yurt_apimachinery::status::ErrorList;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Status, meta};
 use yurt_codec::canonical::canonicalize;
@@ -68,13 +68,13 @@ pub(crate) fn created(
     }
     complete(resource, &mut object);
     let mut own = resource.strategy.validate(&object, None)?;
-    own.append(schema_faults(resource, &object, None));
+    own.append(schema_errors(resource, &object, None));
     if resource.strategy.meta_passes().is_empty() {
         // This kind does not validate metadata itself: metadata's faults are reported when there are no others.
         reject(resource, &object, &own)?;
     }
     let mut errors = meta::validate_create(&object, resource.kind);
-    errors.append(finalizer_faults(resource, &object));
+    errors.append(finalizer_errors(resource, &object));
     errors.append(own);
     reject(resource, &object, &errors)?;
     Ok(object)
@@ -121,13 +121,13 @@ pub(crate) fn updated(
     if strategy.generation().is_raised(old, &new) {
         meta::set_generation(&mut new, meta::generation(old) + 1);
     }
-    let mut errors = meta_faults(resource, &new, old);
+    let mut errors = meta_errors(resource, &new, old);
     errors.append(match part {
         Part::Main => strategy.validate(&new, Some(old))?,
         Part::Status => strategy.validate_status(&new, old)?,
         Part::Finalize => strategy.validate_finalize(&new),
     });
-    errors.append(schema_faults(resource, &new, Some(old)));
+    errors.append(schema_errors(resource, &new, Some(old)));
     reject(resource, &new, &errors)?;
     apply::settle_times(old, &mut new);
     Ok(new)
@@ -239,8 +239,8 @@ pub(crate) fn complete(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// Faults of an update's metadata: two checks that every kind gets, and those of its own.
-fn meta_faults(resource: &Resource, new: &Value, old: &Value) -> Faults {
+/// Errors of an update's metadata: two checks that every kind gets, and those of its own.
+fn meta_errors(resource: &Resource, new: &Value, old: &Value) -> ErrorList {
     let mut errors = meta::validate_create(new, resource.kind);
     errors.append(meta::validate_update(new, old));
     for pass in resource.strategy.meta_passes() {
@@ -248,25 +248,25 @@ fn meta_faults(resource: &Resource, new: &Value, old: &Value) -> Faults {
             MetaPass::Whole => meta::validate_create(new, resource.kind),
             MetaPass::Change => meta::validate_update(new, old),
         });
-        errors.append(finalizer_faults(resource, new));
+        errors.append(finalizer_errors(resource, new));
     }
     errors
 }
 
 /// Kinds of the groups that share the core's validation require qualified finalizers.
-fn finalizer_faults(resource: &Resource, object: &Value) -> Faults {
+fn finalizer_errors(resource: &Resource, object: &Value) -> ErrorList {
     let is_core_event = resource.kind.group.is_empty() && resource.kind.plural == "events";
     if matches!(&*resource.kind.group, "" | "discovery.k8s.io" | "events.k8s.io") && !is_core_event {
         meta::unqualified_finalizers(object)
     } else {
-        Faults::default()
+        ErrorList::default()
     }
 }
 
-/// Faults of a new state by the schema of a custom resource.
-fn schema_faults(resource: &Resource, object: &Value, old: Option<&Value>) -> Faults {
+/// Errors of a new state by the schema of a custom resource.
+fn schema_errors(resource: &Resource, object: &Value, old: Option<&Value>) -> ErrorList {
     let schema = resource.structural.as_ref();
-    schema.map_or_else(Faults::default, |schema| schema.faults(object, old))
+    schema.map_or_else(ErrorList::default, |schema| schema.validate(object, old))
 }
 
 /// Members that an update of the status does not change.
@@ -279,7 +279,7 @@ fn outside_status(old: &Value, new: &Value) -> Vec<String> {
     outside.cloned().collect()
 }
 
-fn reject(resource: &Resource, object: &Value, errors: &Faults) -> Result<(), Status> {
+fn reject(resource: &Resource, object: &Value, errors: &ErrorList) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Rules of a kind for writes of its objects. The defaults suit most kinds.
 
 use serde_json::Value;
-use yurt_apimachinery::status::Faults;
+use yurt_apimachinery::status::ErrorList;
 use yurt_apimachinery::{Status, meta};
 use yurt_storage::Durability;
 
@@ -20,25 +20,25 @@ pub(crate) trait Strategy: Send + Sync {
     /// already.
     fn prepare_status(&self, _old: &Value, _new: &mut Value) {}
 
-    /// Faults of an object about to be stored; `old` is the state it replaces.
+    /// Errors of an object about to be stored; `old` is the state it replaces.
     ///
     /// # Errors
     /// 400 when a field cannot be parsed at all; single faults become one 422.
-    fn validate(&self, _object: &Value, _old: Option<&Value>) -> Result<Faults, Status> {
-        Ok(Faults::default())
+    fn validate(&self, _object: &Value, _old: Option<&Value>) -> Result<ErrorList, Status> {
+        Ok(ErrorList::default())
     }
 
-    /// Faults of a new status.
+    /// Errors of a new status.
     ///
     /// # Errors
     /// As for `validate`.
-    fn validate_status(&self, _object: &Value, _old: &Value) -> Result<Faults, Status> {
-        Ok(Faults::default())
+    fn validate_status(&self, _object: &Value, _old: &Value) -> Result<ErrorList, Status> {
+        Ok(ErrorList::default())
     }
 
-    /// Faults of new finalizers in `spec`, which namespaces have.
-    fn validate_finalize(&self, _object: &Value) -> Faults {
-        Faults::default()
+    /// Errors of new finalizers in `spec`, which namespaces have.
+    fn validate_finalize(&self, _object: &Value) -> ErrorList {
+        ErrorList::default()
     }
 
     /// Warnings about values that are stored, but invalid or without effect; `old` is the state they replace.

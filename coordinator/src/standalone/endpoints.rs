@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_faults};
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_faults, ip_warnings, legacy_ip_faults, port_number_faults};
+use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_key_errors};
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_errors, ip_warnings, legacy_ip_errors, port_number_errors};
 
 use crate::registry::fields::{at, each, fill, invalid, items, one_of, text};
 use crate::registry::strategy::{MetaPass, Strategy};
@@ -24,8 +24,8 @@ impl Strategy for Endpoints {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
-        let mut errors = Faults::default();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
+        let mut errors = ErrorList::default();
         // A stored value may stay.
         if old.is_some_and(|old| old["subsets"] == object["subsets"]) {
             return Ok(errors);
@@ -54,7 +54,7 @@ impl Strategy for Endpoints {
     }
 }
 
-fn check_subset(field: &str, subset: &Value, errors: &mut Faults) {
+fn check_subset(field: &str, subset: &Value, errors: &mut ErrorList) {
     let lists = ["addresses", "notReadyAddresses"];
     if lists.iter().all(|list| items(subset, &[list]).is_empty()) {
         let why = "must specify `addresses` or `notReadyAddresses`";
@@ -71,16 +71,16 @@ fn check_subset(field: &str, subset: &Value, errors: &mut Faults) {
     }
 }
 
-fn check_address(field: &str, address: &Value, errors: &mut Faults) {
+fn check_address(field: &str, address: &Value, errors: &mut ErrorList) {
     let ip = text(address, &["ip"]);
-    invalid(errors, format_args!("{field}.ip"), &ip.into(), legacy_ip_faults(ip));
+    invalid(errors, format_args!("{field}.ip"), &ip.into(), legacy_ip_errors(ip));
     let hostname = text(address, &["hostname"]);
     if !hostname.is_empty() {
         invalid(
             errors,
             format_args!("{field}.hostname"),
             &hostname.into(),
-            dns_label_faults(hostname),
+            dns_label_errors(hostname),
         );
     }
     if let Some(node) = address["nodeName"].as_str() {
@@ -88,20 +88,20 @@ fn check_address(field: &str, address: &Value, errors: &mut Faults) {
             errors,
             format_args!("{field}.nodeName"),
             &node.into(),
-            dns_subdomain_faults(node),
+            dns_subdomain_errors(node),
         );
     }
-    invalid(errors, format_args!("{field}.ip"), &ip.into(), endpoint_ip_faults(ip));
+    invalid(errors, format_args!("{field}.ip"), &ip.into(), endpoint_ip_errors(ip));
 }
 
-fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Faults) {
+fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut ErrorList) {
     let name = text(port, &["name"]);
     if !name.is_empty() {
         invalid(
             errors,
             format_args!("{field}.name"),
             &name.into(),
-            dns_label_faults(name),
+            dns_label_errors(name),
         );
     } else if needs_name {
         errors.push(FieldError::required(format!("{field}.name"), ""));
@@ -111,7 +111,7 @@ fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Faults) 
         errors,
         format_args!("{field}.port"),
         &number.into(),
-        port_number_faults(number),
+        port_number_errors(number),
     );
     one_of(
         errors,
@@ -123,9 +123,9 @@ fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Faults) 
 }
 
 /// `appProtocol`, in every kind that has it.
-pub(super) fn check_app_protocol(field: &str, port: &Value, errors: &mut Faults) {
+pub(super) fn check_app_protocol(field: &str, port: &Value, errors: &mut ErrorList) {
     if let Some(protocol) = port["appProtocol"].as_str() {
         let field = format!("{field}.appProtocol");
-        invalid(errors, &field, &protocol.into(), label_key_faults(protocol));
+        invalid(errors, &field, &protocol.into(), label_key_errors(protocol));
     }
 }

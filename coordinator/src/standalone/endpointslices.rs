@@ -5,8 +5,8 @@ use std::fmt::Arguments;
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_value_faults};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_value_errors};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::values::{self, PROTOCOLS};
 
 use super::endpoints::check_app_protocol;
@@ -48,8 +48,8 @@ impl Strategy for EndpointSlices {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
-        let mut errors = Faults::default();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
+        let mut errors = ErrorList::default();
         let address_type = text(object, &["addressType"]);
         one_of(&mut errors, "addressType", address_type, &ADDRESS_TYPES);
         check_ports(object, &mut errors);
@@ -93,7 +93,7 @@ fn drop_topology(object: &mut Value) {
     each(object, &["endpoints"]).for_each(|endpoint| drop(endpoint.remove("deprecatedTopology")));
 }
 
-fn check_ports(object: &Value, errors: &mut Faults) {
+fn check_ports(object: &Value, errors: &mut ErrorList) {
     let ports = items(object, &["ports"]);
     if ports.len() > PORTS_MAX {
         return errors.push(FieldError::too_many("ports", ports.len(), PORTS_MAX));
@@ -107,7 +107,7 @@ fn check_ports(object: &Value, errors: &mut Faults) {
                 errors,
                 format_args!("{field}.name"),
                 &name.into(),
-                dns_label_faults(name),
+                dns_label_errors(name),
             );
         }
         if !names.insert(name) {
@@ -123,7 +123,7 @@ fn check_ports(object: &Value, errors: &mut Faults) {
     }
 }
 
-fn check_endpoints(object: &Value, address_type: &str, errors: &mut Faults) {
+fn check_endpoints(object: &Value, address_type: &str, errors: &mut ErrorList) {
     let endpoints = items(object, &["endpoints"]);
     if endpoints.len() > ENDPOINTS_MAX {
         return errors.push(FieldError::too_many("endpoints", endpoints.len(), ENDPOINTS_MAX));
@@ -133,19 +133,19 @@ fn check_endpoints(object: &Value, address_type: &str, errors: &mut Faults) {
         let field = format_args!("endpoints[{index}]");
         check_addresses(format_args!("{field}.addresses"), endpoint, address_type, errors);
         if let Value::String(node) = &endpoint["nodeName"] {
-            let faults = dns_subdomain_faults(node);
+            let faults = dns_subdomain_errors(node);
             invalid(errors, format_args!("{field}.nodeName"), &endpoint["nodeName"], faults);
         }
         if let Value::String(name) = &endpoint["hostname"] {
-            let faults = dns_label_faults(name);
+            let faults = dns_label_errors(name);
             invalid(errors, format_args!("{field}.hostname"), &endpoint["hostname"], faults);
         }
-        check_hints(field, endpoint, "forZones", label_value_faults, errors);
-        check_hints(field, endpoint, "forNodes", dns_subdomain_faults, errors);
+        check_hints(field, endpoint, "forZones", label_value_errors, errors);
+        check_hints(field, endpoint, "forNodes", dns_subdomain_errors, errors);
     }
 }
 
-fn check_addresses(field: Arguments<'_>, endpoint: &Value, address_type: &str, errors: &mut Faults) {
+fn check_addresses(field: Arguments<'_>, endpoint: &Value, address_type: &str, errors: &mut ErrorList) {
     let addresses = items(endpoint, &["addresses"]);
     if addresses.is_empty() {
         errors.push(FieldError::required(
@@ -158,10 +158,10 @@ fn check_addresses(field: Arguments<'_>, endpoint: &Value, address_type: &str, e
     for (index, value) in addresses.iter().enumerate() {
         let (address, at) = (value.as_str().unwrap_or_default(), format_args!("{field}[{index}]"));
         let (faults, is_right_family) = match address_type {
-            "IPv4" => (values::legacy_ip_faults(address), values::is_ipv4(address)),
-            "IPv6" => (values::strict_ip_faults(address), values::is_ipv6(address)),
+            "IPv4" => (values::legacy_ip_errors(address), values::is_ipv4(address)),
+            "IPv6" => (values::strict_ip_errors(address), values::is_ipv6(address)),
             "FQDN" => {
-                invalid(errors, at, value, values::domain_name_faults(address));
+                invalid(errors, at, value, values::domain_name_errors(address));
                 continue;
             }
             _ => continue,
@@ -171,7 +171,7 @@ fn check_addresses(field: Arguments<'_>, endpoint: &Value, address_type: &str, e
                 let why = format!("must be an {address_type} address");
                 errors.push(FieldError::invalid(field.to_string(), address, &why));
             }
-            invalid(errors, at, value, values::endpoint_ip_faults(address));
+            invalid(errors, at, value, values::endpoint_ip_errors(address));
         }
         invalid(errors, at, value, faults);
     }
@@ -182,7 +182,7 @@ fn check_hints(
     endpoint: &Value,
     list: &str,
     faults: fn(&str) -> Vec<String>,
-    errors: &mut Faults,
+    errors: &mut ErrorList,
 ) {
     let hints = items(endpoint, &["hints", list]);
     if hints.is_empty() {

@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashSet};
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::meta::{label_key_faults, label_value_faults};
+use yurt_apimachinery::meta::{label_key_errors, label_value_errors};
 use yurt_apimachinery::quantity::Quantity;
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::cidr_faults;
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::cidr_errors;
 
 use crate::registry::fields::{at, invalid, is_set, items, members, text};
 use crate::registry::strategy::{MetaPass, Strategy};
@@ -61,8 +61,8 @@ impl Strategy for Nodes {
         is_told.then(|| told.to_owned()).into_iter().collect()
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
-        let mut errors = Faults::default();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
+        let mut errors = ErrorList::default();
         check_taints(object, &mut errors);
         check_amounts(object, &mut errors);
         check_ranges(object, &mut errors);
@@ -77,8 +77,8 @@ impl Strategy for Nodes {
         Ok(errors)
     }
 
-    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Faults, Status> {
-        let mut errors = Faults::default();
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<ErrorList, Status> {
+        let mut errors = ErrorList::default();
         check_amounts(object, &mut errors);
         check_addresses(object, &mut errors);
         Ok(errors)
@@ -98,7 +98,7 @@ fn drop_configs(object: &mut Value) {
     }
 }
 
-fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
+fn check_change(object: &Value, old: &Value, errors: &mut ErrorList) {
     let only_once = |what: &str| format!("node updates may not change {what} except from \"\" to valid");
     let (held, given) = (items(old, &["spec", "podCIDRs"]), items(object, &["spec", "podCIDRs"]));
     if !held.is_empty() && held != given {
@@ -116,11 +116,11 @@ fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
     }
 }
 
-fn check_ranges(object: &Value, errors: &mut Faults) {
+fn check_ranges(object: &Value, errors: &mut ErrorList) {
     const FIELD: &str = "spec.podCIDRs";
     let ranges = items(object, &["spec", "podCIDRs"]);
     for (index, range) in ranges.iter().enumerate() {
-        let faults = cidr_faults(range.as_str().unwrap_or_default());
+        let faults = cidr_errors(range.as_str().unwrap_or_default());
         invalid(errors, format!("{FIELD}[{index}]"), range, faults);
     }
     let of_v6 = ranges
@@ -134,7 +134,7 @@ fn check_ranges(object: &Value, errors: &mut Faults) {
 }
 
 /// Checks that no amount is negative, and that pods are whole numbers.
-fn check_amounts(object: &Value, errors: &mut Faults) {
+fn check_amounts(object: &Value, errors: &mut ErrorList) {
     for list in ["capacity", "allocatable"] {
         let amounts = at(object, &["status", list]).as_object().into_iter().flatten();
         for (name, amount) in amounts {
@@ -155,7 +155,7 @@ fn check_amounts(object: &Value, errors: &mut Faults) {
     }
 }
 
-fn check_addresses(object: &Value, errors: &mut Faults) {
+fn check_addresses(object: &Value, errors: &mut ErrorList) {
     let addresses = items(object, &["status", "addresses"]);
     let mut seen = HashSet::new();
     for (index, address) in addresses.iter().enumerate() {
@@ -169,15 +169,15 @@ fn check_addresses(object: &Value, errors: &mut Faults) {
     }
 }
 
-fn check_taints(object: &Value, errors: &mut Faults) {
+fn check_taints(object: &Value, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for (index, taint) in items(object, &["spec", "taints"]).iter().enumerate() {
         // The path is kube-apiserver's own.
         let field = format!("metadata.taints[{index}]");
         let (key, effect) = (text(taint, &["key"]), text(taint, &["effect"]));
-        invalid(errors, format_args!("{field}.key"), &key.into(), label_key_faults(key));
+        invalid(errors, format_args!("{field}.key"), &key.into(), label_key_errors(key));
         let value = text(taint, &["value"]);
-        let faults = label_value_faults(value).join(";");
+        let faults = label_value_errors(value).join(";");
         if !faults.is_empty() {
             errors.push(FieldError::invalid(format!("{field}.value"), value, &faults));
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::Faults;
+use yurt_apimachinery::status::ErrorList;
 
 use crate::registry::fields::{at, carry, items, members, text};
 use crate::registry::strategy::{Generation, MetaPass, Strategy, Subresource};
@@ -41,7 +41,7 @@ impl Strategy for Pods {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
         let mut errors = validate::pod(object);
         match old {
             None => errors.append(validate::created(object)),
@@ -50,7 +50,7 @@ impl Strategy for Pods {
         Ok(errors)
     }
 
-    fn validate_status(&self, object: &Value, old: &Value) -> Result<Faults, Status> {
+    fn validate_status(&self, object: &Value, old: &Value) -> Result<ErrorList, Status> {
         Ok(validate::status(object, old))
     }
 

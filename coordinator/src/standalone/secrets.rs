@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::config_key_faults;
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::config_key_errors;
 
 use crate::registry::configmaps::{DATA_BYTES_MAX, check_frozen, decode, entries};
 use crate::registry::fields::{fill, invalid, members, text};
@@ -31,8 +31,8 @@ impl Strategy for Secrets {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
-        let mut errors = Faults::default();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
+        let mut errors = ErrorList::default();
         if old.is_some_and(|old| text(old, &["type"]) != text(object, &["type"])) {
             errors.push(FieldError::invalid(
                 "type",
@@ -47,7 +47,7 @@ impl Strategy for Secrets {
                 &mut errors,
                 format_args!("data[{key}]"),
                 &key.into(),
-                config_key_faults(key),
+                config_key_errors(key),
             );
             size += decode("Secret", value)?.len();
         }
@@ -64,7 +64,7 @@ impl Strategy for Secrets {
 }
 
 /// Checks the requirements of a Secret's type.
-fn check_type(object: &Value, errors: &mut Faults) {
+fn check_type(object: &Value, errors: &mut ErrorList) {
     let value = |key: &str| object["data"].get(key);
     let missing = |key: &str| FieldError::required(format!("data[{key}]"), "");
     match text(object, &["type"]) {
@@ -92,7 +92,7 @@ fn names_no_account(object: &Value) -> bool {
     text(object, &["metadata", "annotations", ACCOUNT_ANNOTATION]).is_empty()
 }
 
-fn check_json(object: &Value, key: &str, errors: &mut Faults) {
+fn check_json(object: &Value, key: &str, errors: &mut ErrorList) {
     let field = format!("data[{key}]");
     let Some(encoded) = object["data"].get(key).and_then(Value::as_str) else {
         return errors.push(FieldError::required(field, ""));

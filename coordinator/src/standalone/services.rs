@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::Faults;
+use yurt_apimachinery::status::ErrorList;
 use yurt_apimachinery::values::is_ipv6;
 
 use crate::registry::fields::{at, each, fill, is_set, items, members, text};
@@ -70,11 +70,11 @@ impl Strategy for Services {
         settle_addresses(new);
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<ErrorList, Status> {
         Ok(validate::service(object, old))
     }
 
-    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Faults, Status> {
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<ErrorList, Status> {
         Ok(validate::status(object))
     }
 

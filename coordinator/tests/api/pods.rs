@@ -21,7 +21,7 @@ fn causes(refused: &Value) -> Vec<String> {
     causes.iter().map(one).collect()
 }
 
-/// Faults of a pod with these members of `spec`.
+/// Errors of a pod with these members of `spec`.
 async fn faults(admin: &Client, spec: Value) -> Vec<String> {
     let mut wrong = pod("wrong");
     wrong["spec"]

@@ -15,27 +15,27 @@
 //! let mut object = json!({"spec": {"odd": 1}});
 //! assert_eq!(schema.shape(&mut object), ["spec.odd"]);
 //! assert_eq!(object, json!({"spec": {"size": 3}}));
-//! assert_eq!(schema.faults(&object, None).len(), 1, "a color is required");
+//! assert_eq!(schema.validate(&object, None).len(), 1, "a color is required");
 //! ```
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use yurt_apimachinery::status::Faults;
+use yurt_apimachinery::status::ErrorList;
 
 mod combined;
-mod faults;
 mod formats;
 mod path;
 mod shape;
 mod survey;
+mod validate;
 
 use combined::Combined;
-pub use faults::Limits;
 use path::Path;
 use survey::pattern;
 pub use survey::{check, not_enforced};
+pub use validate::Limits;
 
 /// The schema of one version of a kind.
 #[derive(Debug)]
@@ -102,11 +102,11 @@ impl Structural {
         unknown
     }
 
-    /// Faults in the values of an object, with kube-apiserver's texts. Values that an update leaves as they were in
+    /// Errors in the values of an object, with kube-apiserver's texts. Values that an update leaves as they were in
     /// `old` are accepted.
-    pub fn faults(&self, object: &Value, old: Option<&Value>) -> Faults {
-        let mut errors = Faults::default();
-        faults::check(&self.0, &mut Path::default(), object, old, &mut errors);
+    pub fn validate(&self, object: &Value, old: Option<&Value>) -> ErrorList {
+        let mut errors = ErrorList::default();
+        validate::check(&self.0, &mut Path::default(), object, old, &mut errors);
         errors
     }
 

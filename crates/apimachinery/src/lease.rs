@@ -4,9 +4,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::mapping::Mapping;
-use crate::meta::label_key_faults;
+use crate::meta::label_key_errors;
 use crate::object::Object;
-use crate::status::{Faults, FieldError, Status};
+use crate::status::{ErrorList, FieldError, Status};
 use crate::time::MicroTime;
 
 /// A view of a Lease's spec. Writing it back keeps every field it does not know.
@@ -103,8 +103,8 @@ impl LeaseSpec {
     }
 
     /// Violations that kube-apiserver would reject with 422.
-    pub fn validate(&self) -> Faults {
-        let mut errors = Faults::default();
+    pub fn validate(&self) -> ErrorList {
+        let mut errors = ErrorList::default();
         if let Some(seconds) = self.lease_duration_seconds.filter(|seconds| *seconds <= 0) {
             errors.push(FieldError::invalid(
                 "spec.leaseDurationSeconds",
@@ -151,7 +151,7 @@ fn undecodable(error: &serde_json::Error) -> Status {
     Status::bad_request(format!("Lease in version \"v1\" cannot be handled as a Lease: {error}"))
 }
 
-fn check_strategy(strategy: &str, errors: &mut Faults) {
+fn check_strategy(strategy: &str, errors: &mut ErrorList) {
     const FIELD: &str = "spec.strategy";
     if strategy == KNOWN_STRATEGY {
         return;
@@ -161,7 +161,7 @@ fn check_strategy(strategy: &str, errors: &mut Faults) {
         return;
     }
     errors.extend(
-        label_key_faults(strategy)
+        label_key_errors(strategy)
             .iter()
             .map(|fault| FieldError::invalid(FIELD, strategy, fault)),
     );

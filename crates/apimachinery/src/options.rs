@@ -1,7 +1,7 @@
 //! The options of requests, read from the query or the body and validated as kube-apiserver does.
 
 use crate::gvr::GroupKind;
-use crate::status::{Faults, FieldError, Status};
+use crate::status::{ErrorList, FieldError, Status};
 
 mod continue_token;
 mod delete;
@@ -19,7 +19,7 @@ pub use write::{FieldValidation, WriteOptions};
 const META_GROUP: &str = "meta.k8s.io";
 
 /// The 422 of options that break a rule.
-fn invalid_options(kind: &str, errors: &Faults) -> Result<(), Status> {
+fn invalid_options(kind: &str, errors: &ErrorList) -> Result<(), Status> {
     if errors.is_empty() {
         Ok(())
     } else {
@@ -28,7 +28,7 @@ fn invalid_options(kind: &str, errors: &Faults) -> Result<(), Status> {
 }
 
 /// Rejects every dry run except `All`.
-fn check_dry_run(values: &[&str], errors: &mut Faults) -> bool {
+fn check_dry_run(values: &[&str], errors: &mut ErrorList) -> bool {
     if values.iter().any(|value| *value != "All") {
         errors.push(FieldError::not_supported("dryRun", values.to_vec(), &["All"]));
     }

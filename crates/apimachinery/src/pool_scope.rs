@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::gvr::{GroupResource, GroupVersionResource};
 use crate::json_path::JsonPath;
 use crate::kind::{ColumnType, CustomKind, PrinterColumn, ResourceKind, find_kind};
-use crate::meta::{dns_label_faults, dns_subdomain_faults};
+use crate::meta::{dns_label_errors, dns_subdomain_errors};
 
 /// Key of the ConfigMap.
 pub const CONFIG_KEY: &str = "pool_scope_resources";
@@ -180,12 +180,12 @@ fn check_names(asked: &GroupVersionResource) -> Result<(), String> {
     let group = if asked.group.is_empty() {
         Vec::new()
     } else {
-        dns_subdomain_faults(&asked.group)
+        dns_subdomain_errors(&asked.group)
     };
     for (what, faults) in [
         ("Group", group),
-        ("Version", dns_label_faults(&asked.version)),
-        ("Resource", dns_label_faults(&asked.resource)),
+        ("Version", dns_label_errors(&asked.version)),
+        ("Resource", dns_label_errors(&asked.resource)),
     ] {
         if let Some(fault) = faults.first() {
             return Err(format!("{what}: {fault}"));
@@ -235,7 +235,7 @@ impl SharedResource {
             .iter()
             .chain((!self.singular.is_empty()).then_some(&self.singular))
         {
-            if let Some(fault) = dns_label_faults(name).first() {
+            if let Some(fault) = dns_label_errors(name).first() {
                 return Err(format!("{name:?}: {fault}"));
             }
         }

@@ -8,13 +8,13 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+mod error_list;
 mod errors;
-mod faults;
 mod field_error;
 pub mod reason;
 
+pub use error_list::{ERRORS_MAX, ErrorList};
 pub use errors::{Denial, OPTIMISTIC_LOCK_MESSAGE};
-pub use faults::{FAULTS_MAX, Faults};
 pub use field_error::{CauseReason, FieldError};
 
 /// A `v1` Status. Fields that the API omits when empty are omitted.
@@ -50,7 +50,7 @@ pub struct StatusDetails {
     /// Uid of the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The single faults behind a failure.
+    /// The single errors behind a failure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<StatusCause>,
     /// Seconds a client shall wait; also sent as header `Retry-After`. Zero is absent.

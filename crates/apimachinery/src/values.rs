@@ -1,10 +1,10 @@
 //! Syntax of single values other than names: keys of ConfigMaps, ports, IP addresses, names of environment variables.
-//! Each function lists the faults of a value, with kube-apiserver's texts.
+//! Each function lists the errors of a value, with kube-apiserver's texts.
 
 use core::fmt::Display;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::meta::{dns_label_faults, dns_subdomain_faults};
+use crate::meta::{dns_label_errors, dns_subdomain_errors};
 
 /// Longest key of a ConfigMap or Secret.
 const KEY_MAX_LEN: usize = 253;
@@ -13,25 +13,25 @@ const PORT_NAME_MAX_LEN: usize = 15;
 /// Protocols that a port may have, in the order messages list them.
 pub const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
-/// Faults of a key of a ConfigMap or Secret.
-pub fn config_key_faults(key: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Errors of a key of a ConfigMap or Secret.
+pub fn config_key_errors(key: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     if key.len() > KEY_MAX_LEN {
-        faults.push(format!("must be no more than {KEY_MAX_LEN} characters"));
+        errors.push(format!("must be no more than {KEY_MAX_LEN} characters"));
     }
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if key.is_empty() || !key.bytes().all(is_allowed) {
-        faults.push(
+        errors.push(
             "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
              'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
                 .to_owned(),
         );
     }
-    faults.extend(path_faults(key));
-    faults
+    errors.extend(path_errors(key));
+    errors
 }
 
-fn path_faults(key: &str) -> Option<String> {
+fn path_errors(key: &str) -> Option<String> {
     match key {
         "." | ".." => Some(format!("must not be '{key}'")),
         _ if key.starts_with("..") => Some("must not start with '..'".to_owned()),
@@ -39,8 +39,8 @@ fn path_faults(key: &str) -> Option<String> {
     }
 }
 
-/// Faults of the name of an environment variable: anything printable but `=`, as since 1.34.
-pub fn env_name_faults(name: &str) -> Vec<String> {
+/// Errors of the name of an environment variable: anything printable but `=`, as since 1.34.
+pub fn env_name_errors(name: &str) -> Vec<String> {
     if name.is_empty() {
         return vec!["environment variable name must not be empty".to_owned()];
     }
@@ -51,13 +51,13 @@ pub fn env_name_faults(name: &str) -> Vec<String> {
     vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned()]
 }
 
-/// Faults of a port number.
-pub fn port_number_faults(port: i64) -> Vec<String> {
-    range_faults(port, 1, 65535)
+/// Errors of a port number.
+pub fn port_number_errors(port: i64) -> Vec<String> {
+    range_errors(port, 1, 65535)
 }
 
-/// Faults of a number that has to be in a range.
-pub fn range_faults(number: i64, low: i64, high: i64) -> Vec<String> {
+/// Errors of a number that has to be in a range.
+pub fn range_errors(number: i64, low: i64, high: i64) -> Vec<String> {
     if (low..=high).contains(&number) {
         Vec::new()
     } else {
@@ -65,26 +65,26 @@ pub fn range_faults(number: i64, low: i64, high: i64) -> Vec<String> {
     }
 }
 
-/// Faults of the name of a port.
-pub fn port_name_faults(name: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Errors of the name of a port.
+pub fn port_name_errors(name: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     if name.len() > PORT_NAME_MAX_LEN {
-        faults.push(format!("must be no more than {PORT_NAME_MAX_LEN} characters"));
+        errors.push(format!("must be no more than {PORT_NAME_MAX_LEN} characters"));
     }
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if name.is_empty() || !name.bytes().all(is_allowed) {
-        faults.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+        errors.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
     }
     if !name.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        faults.push("must contain at least one letter (a-z)".to_owned());
+        errors.push("must contain at least one letter (a-z)".to_owned());
     }
     if name.contains("--") {
-        faults.push("must not contain consecutive hyphens".to_owned());
+        errors.push("must not contain consecutive hyphens".to_owned());
     }
     if name.starts_with('-') || name.ends_with('-') {
-        faults.push("must not begin or end with a hyphen".to_owned());
+        errors.push("must not begin or end with a hyphen".to_owned());
     }
-    faults
+    errors
 }
 
 /// An address as accepted by fields that are older than strict parsing; leading zeros are read as decimal.
@@ -135,8 +135,8 @@ pub fn ip_warnings(field: impl Display, text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// Faults of a range of addresses in a field that is older than strict parsing.
-pub fn cidr_faults(text: &str) -> Vec<String> {
+/// Errors of a range of addresses in a field that is older than strict parsing.
+pub fn cidr_errors(text: &str) -> Vec<String> {
     let parts = || {
         let (address, bits) = text.split_once('/')?;
         let parsed = parse_sloppy(address)?;
@@ -179,8 +179,8 @@ fn counts_as_ipv4(address: IpAddr) -> bool {
     }
 }
 
-/// Faults of an IP address in a field that is older than strict parsing.
-pub fn legacy_ip_faults(text: &str) -> Vec<String> {
+/// Errors of an IP address in a field that is older than strict parsing.
+pub fn legacy_ip_errors(text: &str) -> Vec<String> {
     match parse_sloppy(text) {
         None => vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()],
         Some(IpAddr::V4(_)) if text.parse::<Ipv4Addr>().is_err() => vec!["must not have leading 0s".to_owned()],
@@ -191,19 +191,19 @@ pub fn legacy_ip_faults(text: &str) -> Vec<String> {
     }
 }
 
-/// Faults of an IP address in a field that wants the canonical form.
-pub fn strict_ip_faults(text: &str) -> Vec<String> {
-    let faults = legacy_ip_faults(text);
+/// Errors of an IP address in a field that wants the canonical form.
+pub fn strict_ip_errors(text: &str) -> Vec<String> {
+    let errors = legacy_ip_errors(text);
     match text.parse::<Ipv6Addr>() {
-        Ok(address) if faults.is_empty() && address.to_string() != text => {
+        Ok(address) if errors.is_empty() && address.to_string() != text => {
             vec![format!("must be in canonical form (\"{address}\")")]
         }
-        _ => faults,
+        _ => errors,
     }
 }
 
-/// Faults of an address that receives traffic.
-pub fn endpoint_ip_faults(text: &str) -> Vec<String> {
+/// Errors of an address that receives traffic.
+pub fn endpoint_ip_errors(text: &str) -> Vec<String> {
     let Some(address) = parse_sloppy(text) else {
         return vec!["must be a valid IP address".to_owned()];
     };
@@ -216,35 +216,35 @@ pub fn endpoint_ip_faults(text: &str) -> Vec<String> {
         IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
         IpAddr::V6(v6) => (v6.is_unicast_link_local(), v6.segments()[0] & 0xff0f == 0xff02),
     };
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     if address.is_unspecified() {
-        faults.push(format!("may not be unspecified ({text})"));
+        errors.push(format!("may not be unspecified ({text})"));
     }
     if address.is_loopback() {
-        faults.push("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned());
+        errors.push("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned());
     }
     if is_link_local {
-        faults.push("may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned());
+        errors.push("may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned());
     }
     if is_link_local_multicast {
-        faults.push("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned());
+        errors.push("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned());
     }
-    faults
+    errors
 }
 
-/// Faults of a domain name with at least two segments.
-pub fn domain_name_faults(text: &str) -> Vec<String> {
+/// Errors of a domain name with at least two segments.
+pub fn domain_name_errors(text: &str) -> Vec<String> {
     let name = text.strip_suffix('.').unwrap_or(text);
-    let faults = dns_subdomain_faults(name);
-    if !faults.is_empty() {
-        return vec![faults.join(",")];
+    let errors = dns_subdomain_errors(name);
+    if !errors.is_empty() {
+        return vec![errors.join(",")];
     }
     if !name.contains('.') {
         return vec!["should be a domain with at least two segments separated by dots".to_owned()];
     }
-    let of_label = |label: &str| Some(dns_label_faults(label)).filter(|faults| !faults.is_empty());
+    let of_label = |label: &str| Some(dns_label_errors(label)).filter(|errors| !errors.is_empty());
     let bad = name.split('.').find_map(of_label);
-    bad.into_iter().map(|faults| faults.join(",")).collect()
+    bad.into_iter().map(|errors| errors.join(",")).collect()
 }
 
 #[cfg(test)]
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn ranges_and_odd_forms_of_addresses_are_told() {
         for good in ["10.1.0.0/24", "2001:db8::/64", "0.0.0.0/0", "10.1.2.3/32", "::1/128"] {
-            assert!(cidr_faults(good).is_empty(), "{good}");
+            assert!(cidr_errors(good).is_empty(), "{good}");
         }
         for bad in [
             "10.1.0.0",
@@ -268,7 +268,7 @@ mod tests {
             "010.1.0.0/24",
             "10.1.0.0/024",
         ] {
-            assert_eq!(cidr_faults(bad).len(), 1, "{bad}");
+            assert_eq!(cidr_errors(bad).len(), 1, "{bad}");
         }
         let said = |text: &str| ip_warnings("f", text).join("");
         assert_eq!((said("10.0.0.1"), said("2001:db8::1"), said("x")), Default::default());
@@ -288,30 +288,30 @@ mod tests {
 
     #[test]
     fn config_keys() {
-        assert!(config_key_faults("a.b_C-1").is_empty() && config_key_faults(".a").is_empty());
-        assert_eq!(config_key_faults(".."), ["must not be '..'"]);
-        assert_eq!(config_key_faults("..a"), ["must not start with '..'"]);
-        assert_eq!(config_key_faults("a b").len(), 1);
-        assert_eq!(config_key_faults(&"a".repeat(253)).len(), 0);
+        assert!(config_key_errors("a.b_C-1").is_empty() && config_key_errors(".a").is_empty());
+        assert_eq!(config_key_errors(".."), ["must not be '..'"]);
+        assert_eq!(config_key_errors("..a"), ["must not start with '..'"]);
+        assert_eq!(config_key_errors("a b").len(), 1);
+        assert_eq!(config_key_errors(&"a".repeat(253)).len(), 0);
         assert_eq!(
-            config_key_faults(&"a".repeat(254)),
+            config_key_errors(&"a".repeat(254)),
             ["must be no more than 253 characters"]
         );
     }
 
     #[test]
     fn addresses() {
-        assert_eq!(legacy_ip_faults("010.1.1.1"), ["must not have leading 0s"]);
+        assert_eq!(legacy_ip_errors("010.1.1.1"), ["must not have leading 0s"]);
         assert_eq!(
-            legacy_ip_faults("::ffff:1.2.3.4"),
+            legacy_ip_errors("::ffff:1.2.3.4"),
             ["must not be an IPv4-mapped IPv6 address"]
         );
         for bad in ["", "x", "1.2.3", "1.2.3.4.5", "256.1.1.1", "+1.2.3.4", "1..2.3"] {
-            assert_eq!(legacy_ip_faults(bad).len(), 1, "{bad}");
+            assert_eq!(legacy_ip_errors(bad).len(), 1, "{bad}");
         }
-        assert!(legacy_ip_faults("10.0.0.0").is_empty() && legacy_ip_faults("2001:db8::1").is_empty());
+        assert!(legacy_ip_errors("10.0.0.0").is_empty() && legacy_ip_errors("2001:db8::1").is_empty());
         assert_eq!(
-            strict_ip_faults("2001:0db8::1"),
+            strict_ip_errors("2001:0db8::1"),
             ["must be in canonical form (\"2001:db8::1\")"]
         );
         for bad in [
@@ -323,23 +323,23 @@ mod tests {
             "fe80::1",
             "ff02::5",
         ] {
-            assert_eq!(endpoint_ip_faults(bad).len(), 1, "{bad}");
+            assert_eq!(endpoint_ip_errors(bad).len(), 1, "{bad}");
         }
-        assert!(endpoint_ip_faults("10.0.0.1").is_empty());
+        assert!(endpoint_ip_errors("10.0.0.1").is_empty());
         assert!(is_ipv6("::1") && !is_ipv6("::ffff:1.2.3.4") && is_ipv4("1.2.3.4") && !is_ipv4("x"));
     }
 
     #[test]
     fn ports_and_domains() {
-        assert!(port_number_faults(65535).is_empty() && port_number_faults(0) == port_number_faults(65536));
-        assert!(port_name_faults("http-2").is_empty());
-        assert_eq!(port_name_faults("8-0").len(), 1);
-        assert_eq!(port_name_faults("-a--b").len(), 2);
-        assert!(domain_name_faults("a.b").is_empty() && domain_name_faults("a.b.").is_empty());
+        assert!(port_number_errors(65535).is_empty() && port_number_errors(0) == port_number_errors(65536));
+        assert!(port_name_errors("http-2").is_empty());
+        assert_eq!(port_name_errors("8-0").len(), 1);
+        assert_eq!(port_name_errors("-a--b").len(), 2);
+        assert!(domain_name_errors("a.b").is_empty() && domain_name_errors("a.b.").is_empty());
         assert_eq!(
-            domain_name_faults("a"),
+            domain_name_errors("a"),
             ["should be a domain with at least two segments separated by dots"]
         );
-        assert_eq!(domain_name_faults("A.b").len(), 1);
+        assert_eq!(domain_name_errors("A.b").len(), 1);
     }
 }

@@ -26,7 +26,7 @@ pub use conforms::conforms;
 use scalars::{number_fits, takes_text, text_fault};
 
 /// Most faults that are kept of one body, as upstream; further ones add no information.
-const FAULTS_MAX: usize = 100;
+const ERRORS_MAX: usize = 100;
 
 /// Result of decoding a body.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,7 +143,7 @@ impl Reader {
     }
 
     fn fault(&mut self, what: &str, name: &str) {
-        if self.faults.len() >= FAULTS_MAX {
+        if self.faults.len() >= ERRORS_MAX {
             return;
         }
         let path = self.below(name);

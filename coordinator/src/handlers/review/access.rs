@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use yurt_apimachinery::meta::{label_key_faults, label_value_faults};
+use yurt_apimachinery::meta::{label_key_errors, label_value_errors};
 use yurt_apimachinery::selector::LabelSelector;
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::{GroupKind, Status};
 
 use super::ReviewRequest;
@@ -24,7 +24,7 @@ struct AccessQuery<'a> {
 
 /// SelfSubjectAccessReview: rights of the caller.
 pub(super) fn may_i(question: &ReviewRequest<'_>) -> Result<Value, Status> {
-    check(question, Faults::default())?;
+    check(question, ErrorList::default())?;
     decide(question, question.user)
 }
 
@@ -46,7 +46,7 @@ pub(super) fn may_they(question: &ReviewRequest<'_>) -> Result<Value, Status> {
             .map(|(key, values)| (key.clone(), words(values)))
             .collect::<BTreeMap<_, _>>(),
     };
-    let mut errors = Faults::default();
+    let mut errors = ErrorList::default();
     if user.name.is_empty() && user.groups.is_empty() {
         let why = "at least one of user or group must be specified";
         errors.push(FieldError::invalid("spec.user", "", why));
@@ -55,13 +55,13 @@ pub(super) fn may_they(question: &ReviewRequest<'_>) -> Result<Value, Status> {
     decide(question, &user)
 }
 
-fn check(question: &ReviewRequest<'_>, more: Faults) -> Result<(), Status> {
+fn check(question: &ReviewRequest<'_>, more: ErrorList) -> Result<(), Status> {
     let review = &question.review;
     let (resource, path) = (
         &review["spec"]["resourceAttributes"],
         &review["spec"]["nonResourceAttributes"],
     );
-    let mut errors = Faults::default();
+    let mut errors = ErrorList::default();
     match (resource.is_object(), path.is_object()) {
         (true, true) => {
             let why = "cannot be specified in combination with resourceAttributes";
@@ -119,7 +119,7 @@ fn check(question: &ReviewRequest<'_>, more: Faults) -> Result<(), Status> {
     Err(Status::invalid(&kind, "", &errors))
 }
 
-fn check_selector(selector: &Value, field: &str, errors: &mut Faults) {
+fn check_selector(selector: &Value, field: &str, errors: &mut ErrorList) {
     if !selector.is_object() {
         return;
     }
@@ -143,7 +143,7 @@ fn check_selector(selector: &Value, field: &str, errors: &mut Faults) {
     }
 }
 
-fn check_requirement(requirement: &Value, field: &str, errors: &mut Faults) {
+fn check_requirement(requirement: &Value, field: &str, errors: &mut ErrorList) {
     let values = requirement["values"].as_array().map_or(&[][..], Vec::as_slice);
     let key = requirement["key"].as_str().unwrap_or_default();
     let is_label = field.contains(".labelSelector.");
@@ -166,12 +166,12 @@ fn check_requirement(requirement: &Value, field: &str, errors: &mut Faults) {
     if !is_label {
         return;
     }
-    for fault in label_key_faults(key) {
+    for fault in label_key_errors(key) {
         errors.push(FieldError::invalid(format!("{field}.key"), key, &fault));
     }
     for (index, value) in values.iter().enumerate() {
         let value = value.as_str().unwrap_or_default();
-        for fault in label_value_faults(value) {
+        for fault in label_value_errors(value) {
             errors.push(FieldError::invalid(format!("{field}.values[{index}]"), value, &fault));
         }
     }

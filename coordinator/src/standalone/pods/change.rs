@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::range_faults;
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::range_errors;
 
 use super::validate;
 use crate::registry::fields::{at, carry, each, items, text};
@@ -15,9 +15,9 @@ const CHANGEABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].ima
     to 1 if it was previously negative)";
 const DEADLINE: &str = "spec.activeDeadlineSeconds";
 
-/// Faults of a change from one pod to another.
-pub(super) fn check(new: &Value, old: &Value) -> Faults {
-    let mut errors = Faults::default();
+/// Errors of a change from one pod to another.
+pub(super) fn check(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = ErrorList::default();
     for list in ["containers", "initContainers"] {
         if !check_images(new, old, list, &mut errors) {
             return errors;
@@ -36,7 +36,7 @@ pub(super) fn check(new: &Value, old: &Value) -> Faults {
 }
 
 /// Returns true if the containers can be compared one by one.
-fn check_images(new: &Value, old: &Value, list: &str, errors: &mut Faults) -> bool {
+fn check_images(new: &Value, old: &Value, list: &str, errors: &mut ErrorList) -> bool {
     let (given, held) = (items(new, &["spec", list]), items(old, &["spec", list]));
     if given.len() != held.len() {
         let why = "pod updates may not add or remove containers";
@@ -54,11 +54,11 @@ fn check_images(new: &Value, old: &Value, list: &str, errors: &mut Faults) -> bo
 }
 
 /// Checks that the deadline is only set or shortened. Returns false to end the checks.
-fn check_deadline(new: &Value, old: &Value, errors: &mut Faults) -> bool {
+fn check_deadline(new: &Value, old: &Value, errors: &mut ErrorList) -> bool {
     let seconds = |pod: &Value| at(pod, &["spec", "activeDeadlineSeconds"]).as_i64();
     match (seconds(new), seconds(old)) {
         (Some(given), held) => {
-            let faults = range_faults(given, 0, i64::from(i32::MAX));
+            let faults = range_errors(given, 0, i64::from(i32::MAX));
             if !faults.is_empty() {
                 errors.push(FieldError::invalid(DEADLINE, given, &faults.join(", ")));
                 return false;
@@ -78,7 +78,7 @@ fn check_deadline(new: &Value, old: &Value, errors: &mut Faults) -> bool {
     true
 }
 
-fn check_tolerations(new: &Value, old: &Value, errors: &mut Faults) {
+fn check_tolerations(new: &Value, old: &Value, errors: &mut ErrorList) {
     let without_seconds = |toleration: &Value| {
         let mut toleration = toleration.clone();
         toleration
@@ -101,7 +101,7 @@ fn check_tolerations(new: &Value, old: &Value, errors: &mut Faults) {
     validate::check_tolerations(at(new, &["spec"]), errors);
 }
 
-fn check_gates(new: &Value, old: &Value, errors: &mut Faults) {
+fn check_gates(new: &Value, old: &Value, errors: &mut ErrorList) {
     let held: HashSet<&str> = items(old, &["spec", "schedulingGates"])
         .iter()
         .map(|gate| text(gate, &["name"]))

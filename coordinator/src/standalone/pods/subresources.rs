@@ -5,7 +5,7 @@ use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::gvr::GroupKind;
 use yurt_apimachinery::options::FieldValidation;
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::{DeleteOptions, GroupResource, Status, Verb, WriteOptions, meta};
 use yurt_codec::negotiation::Shape;
 use yurt_runtime::http::{self as web, Body};
@@ -89,7 +89,7 @@ fn read(call: &Call, kind: PodSubresource, validation: FieldValidation) -> Resul
 /// Assigns a pod to a node, once.
 async fn bind(call: &Call, binding: &Value, options: WriteOptions) -> Result<(), Status> {
     let target = |field: &str| binding["target"][field].as_str().unwrap_or_default();
-    let mut errors = Faults::default();
+    let mut errors = ErrorList::default();
     if !matches!(target("kind"), "" | "Node") {
         let known = ["Node", "<empty>"];
         errors.push(FieldError::not_supported("target.kind", target("kind"), &known));

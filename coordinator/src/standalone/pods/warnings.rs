@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
-use yurt_apimachinery::meta::{self, dns_label_faults};
+use yurt_apimachinery::meta::{self, dns_label_errors};
 use yurt_apimachinery::quantity::Quantity;
 
 use crate::registry::fields::{is_set, items, text};
@@ -12,7 +12,7 @@ use crate::registry::fields::{is_set, items, text};
 pub(super) fn of(pod: &Value, is_new: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     if is_new {
-        let faults: Vec<String> = dns_label_faults(meta::text(pod, "name"));
+        let faults: Vec<String> = dns_label_errors(meta::text(pod, "name"));
         if !faults.is_empty() {
             warnings.push(format!(
                 "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; a DNS label \

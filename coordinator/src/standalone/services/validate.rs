@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_faults, label_value_faults};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_key_errors, label_value_errors};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::values::{self, PROTOCOLS};
 
 use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
@@ -16,11 +16,11 @@ const POLICIES: [&str; 2] = ["Cluster", "Local"];
 const AFFINITY_MAX: i64 = 86_400;
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 
-type Errors = Faults;
+type Errors = ErrorList;
 
-/// Faults of a Service; `old` is the state it replaces.
+/// Errors of a Service; `old` is the state it replaces.
 pub(super) fn service(service: &Value, old: Option<&Value>) -> Errors {
-    let mut errors = Faults::default();
+    let mut errors = ErrorList::default();
     let (spec, kind) = (&service["spec"], text(service, &["spec", "type"]));
     if kind != "ExternalName" {
         check_addresses(spec, old, &mut errors);
@@ -38,12 +38,12 @@ pub(super) fn service(service: &Value, old: Option<&Value>) -> Errors {
     check_affinity(spec, &mut errors);
     for (index, ip) in items(spec, &["externalIPs"]).iter().enumerate() {
         let (field, text) = (format!("spec.externalIPs[{index}]"), ip.as_str().unwrap_or_default());
-        let faults = Some(values::legacy_ip_faults(text)).filter(|faults| !faults.is_empty());
+        let faults = Some(values::legacy_ip_errors(text)).filter(|faults| !faults.is_empty());
         invalid(
             &mut errors,
             &field,
             ip,
-            faults.unwrap_or_else(|| values::endpoint_ip_faults(text)),
+            faults.unwrap_or_else(|| values::endpoint_ip_errors(text)),
         );
     }
     one_of(&mut errors, "spec.type", kind, &TYPES);
@@ -53,10 +53,10 @@ pub(super) fn service(service: &Value, old: Option<&Value>) -> Errors {
     errors
 }
 
-/// Faults of a Service's status.
+/// Errors of a Service's status.
 pub(super) fn status(service: &Value) -> Errors {
     const FIELD: &str = "status.loadBalancer.ingress";
-    let mut errors = Faults::default();
+    let mut errors = ErrorList::default();
     let ingress = items(service, &["status", "loadBalancer", "ingress"]);
     if text(service, &["spec", "type"]) != "LoadBalancer" {
         if !ingress.is_empty() {
@@ -73,7 +73,7 @@ pub(super) fn status(service: &Value) -> Errors {
                 &mut errors,
                 format_args!("{field}.ip"),
                 &ip.into(),
-                values::legacy_ip_faults(ip),
+                values::legacy_ip_errors(ip),
             );
         }
         match mode {
@@ -90,7 +90,7 @@ pub(super) fn status(service: &Value) -> Errors {
         }
         let hostname = text(entry, &["hostname"]);
         if !hostname.is_empty() {
-            let faults = dns_subdomain_faults(hostname);
+            let faults = dns_subdomain_errors(hostname);
             invalid(&mut errors, format_args!("{field}.hostname"), &hostname.into(), faults);
             if values::is_ipv4(hostname) || values::is_ipv6(hostname) {
                 let why = "must be a DNS name, not an IP address";
@@ -161,7 +161,7 @@ fn check_type(spec: &Value, kind: &str, errors: &mut Errors) {
             if name.is_empty() {
                 errors.push(FieldError::required("spec.externalName", ""));
             } else {
-                invalid(errors, "spec.externalName", &name.into(), dns_subdomain_faults(name));
+                invalid(errors, "spec.externalName", &name.into(), dns_subdomain_errors(name));
             }
         }
         _ => {}
@@ -179,7 +179,7 @@ fn check_ports(spec: &Value, errors: &mut Errors) {
                 errors,
                 format_args!("{field}.name"),
                 &name.into(),
-                dns_label_faults(name),
+                dns_label_errors(name),
             );
             if !names.insert(name) {
                 errors.push(FieldError::duplicate(format!("{field}.name"), name));
@@ -192,7 +192,7 @@ fn check_ports(spec: &Value, errors: &mut Errors) {
             errors,
             format_args!("{field}.port"),
             &number.into(),
-            values::port_number_faults(number),
+            values::port_number_errors(number),
         );
         one_of(
             errors,
@@ -202,8 +202,8 @@ fn check_ports(spec: &Value, errors: &mut Errors) {
         );
         let target = at(port, &["targetPort"]);
         let faults = match target.as_str() {
-            Some(name) => values::port_name_faults(name),
-            None => values::port_number_faults(target.as_i64().unwrap_or_default()),
+            Some(name) => values::port_name_errors(name),
+            None => values::port_number_errors(target.as_i64().unwrap_or_default()),
         };
         invalid(errors, format_args!("{field}.targetPort"), target, faults);
         check_app_protocol(&field, port, errors);
@@ -212,12 +212,12 @@ fn check_ports(spec: &Value, errors: &mut Errors) {
 
 fn check_selector(spec: &Value, errors: &mut Errors) {
     for (key, value) in at(spec, &["selector"]).as_object().into_iter().flatten() {
-        invalid(errors, "spec.selector", &key.as_str().into(), label_key_faults(key));
+        invalid(errors, "spec.selector", &key.as_str().into(), label_key_errors(key));
         invalid(
             errors,
             "spec.selector",
             value,
-            label_value_faults(value.as_str().unwrap_or_default()),
+            label_value_errors(value.as_str().unwrap_or_default()),
         );
     }
 }
@@ -276,7 +276,7 @@ fn check_addresses(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
             }
             continue;
         }
-        let faults = values::legacy_ip_faults(ip.as_str().unwrap_or_default());
+        let faults = values::legacy_ip_errors(ip.as_str().unwrap_or_default());
         if !faults.is_empty() && !held.contains(ip) {
             are_readable = false;
             invalid(errors, format_args!("{LIST}[{index}]"), ip, faults);
@@ -380,7 +380,7 @@ fn check_class(spec: &Value, kind: &str, errors: &mut Errors) {
 
 fn check_class_format(spec: &Value, errors: &mut Errors) {
     if let Some(class) = spec["loadBalancerClass"].as_str() {
-        invalid(errors, "spec.loadBalancerClass", &class.into(), label_key_faults(class));
+        invalid(errors, "spec.loadBalancerClass", &class.into(), label_key_errors(class));
     }
 }
 

@@ -181,7 +181,7 @@ fn definition(manifest: Manifest) -> Result<Definition, Fault> {
 /// The names, with defaults for those that may be omitted.
 fn checked_names(spec: &Spec) -> Result<Names, Fault> {
     let given = &spec.names;
-    let faults = meta::dns_subdomain_faults(&spec.group);
+    let faults = meta::dns_subdomain_errors(&spec.group);
     if spec.group.is_empty() || !faults.is_empty() {
         return Err(format!(
             "spec.group: {:?} is no group: {}",
@@ -221,7 +221,7 @@ fn checked_names(spec: &Spec) -> Result<Names, Fault> {
 
 fn check_label(field: &str, text: &str) -> Result<(), Fault> {
     let starts_with_letter = text.starts_with(|c: char| c.is_ascii_lowercase());
-    if starts_with_letter && meta::dns_label_faults(text).is_empty() {
+    if starts_with_letter && meta::dns_label_errors(text).is_empty() {
         return Ok(());
     }
     Err(format!(

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::Node;
-use super::faults::{NOWHERE, check};
 use super::path::Path;
-use yurt_apimachinery::status::{Faults, FieldError};
+use super::validate::{NOWHERE, check};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::text::go_quote;
 
 /// The parts of one schema.
@@ -21,7 +21,7 @@ pub(super) struct Combined {
 #[derive(Default)]
 struct Verdict {
     matched: usize,
-    errors: Faults,
+    errors: ErrorList,
 }
 
 // === impl Combined ===
@@ -44,14 +44,14 @@ impl Combined {
     }
 
     /// Adds the faults; returns the number of checked parts, as [`check`] does.
-    pub(super) fn check(&self, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut Faults) -> usize {
+    pub(super) fn check(&self, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut ErrorList) -> usize {
         let shown = path.shown().into_owned();
         let mut judge = |node: &Node| {
             let mut verdict = Verdict::default();
             verdict.matched = check(node, path, value, old, &mut verdict.errors);
             verdict
         };
-        let refuse = |errors: &mut Faults, what: String| {
+        let refuse = |errors: &mut ErrorList, what: String| {
             let why = format!("{} must {what}", go_quote(&shown));
             // Alternatives often find the same fault: it is listed once.
             errors.push_new(FieldError::invalid(NOWHERE, "", &why));
@@ -104,14 +104,14 @@ impl Verdict {
         self.errors.is_empty()
     }
 
-    fn tell(self, errors: &mut Faults) -> usize {
+    fn tell(self, errors: &mut ErrorList) -> usize {
         errors.append_new(self.errors);
         self.matched
     }
 }
 
 /// Reports the first verdict without a fault, else the first of those that matched most.
-fn tell_best(verdicts: Vec<Verdict>, errors: &mut Faults) -> usize {
+fn tell_best(verdicts: Vec<Verdict>, errors: &mut ErrorList) -> usize {
     let mut best: Option<Verdict> = None;
     for verdict in verdicts {
         if verdict.is_good() {

@@ -117,11 +117,11 @@ fn values_are_refused_in_the_servers_words() {
         let mut parts = line.split(" | ").map(str::trim);
         let mut json = || serde_json::from_str::<Value>(parts.next().unwrap().trim_end_matches(" |")).unwrap();
         let (schema, object) = (spec(&json()), json!({ "spec": json() }));
-        let said: Vec<String> = schema.faults(&object, None).iter().map(ToString::to_string).collect();
+        let said: Vec<String> = schema.validate(&object, None).iter().map(ToString::to_string).collect();
         let want: Vec<&str> = parts.collect();
         assert_eq!(said, want, "{line}");
         assert!(
-            schema.faults(&object, Some(&object)).is_empty(),
+            schema.validate(&object, Some(&object)).is_empty(),
             "it was so before: {line}"
         );
     }
@@ -132,9 +132,9 @@ fn an_update_answers_only_for_what_it_changes() {
     let schema = spec(&json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}));
     let old = json!({"spec": {"a": "wrong", "b": 1}});
     let new = json!({"spec": {"a": "wrong", "b": 2}});
-    assert!(schema.faults(&new, Some(&old)).is_empty());
+    assert!(schema.validate(&new, Some(&old)).is_empty());
     let worse = json!({"spec": {"a": "other", "b": 1}});
-    assert_eq!(schema.faults(&worse, Some(&old)).len(), 1);
+    assert_eq!(schema.validate(&worse, Some(&old)).len(), 1);
 }
 
 fn values() -> impl Strategy<Value = Value> {
@@ -177,7 +177,7 @@ proptest! {
         let schema = Structural::of(&schema);
         let mut shaped = object.clone();
         schema.shape(&mut shaped);
-        let _ = schema.faults(&shaped, Some(&object));
+        let _ = schema.validate(&shaped, Some(&object));
         let mut again = shaped.clone();
         prop_assert!(schema.shape(&mut again).is_empty() && again == shaped);
     }

@@ -74,32 +74,32 @@ fn wrong_types_are_bad_requests() {
 /// Conformance: 5.01
 #[test]
 fn validation_speaks_like_kube_apiserver() {
-    let faults = |spec: Value| -> Vec<String> {
+    let errors = |spec: Value| -> Vec<String> {
         let spec = LeaseSpec::from_value(&json!({ "spec": spec })).unwrap();
         spec.validate().iter().map(ToString::to_string).collect()
     };
     assert_eq!(
-        faults(json!({"leaseDurationSeconds": 0, "leaseTransitions": -1})),
+        errors(json!({"leaseDurationSeconds": 0, "leaseTransitions": -1})),
         [
             "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0",
             "spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0",
         ]
     );
     assert_eq!(
-        faults(json!({"strategy": "Mine", "preferredHolder": "x"})),
+        errors(json!({"strategy": "Mine", "preferredHolder": "x"})),
         ["spec.strategy: Unsupported value: \"Mine\": supported values: \"OldestEmulationVersion\""]
     );
     assert_eq!(
-        faults(json!({"preferredHolder": "x"})),
+        errors(json!({"preferredHolder": "x"})),
         ["spec.preferredHolder: Forbidden: may only be specified if `strategy` is defined"]
     );
-    assert_eq!(faults(json!({"strategy": "a.b/c/d"})).len(), 1);
+    assert_eq!(errors(json!({"strategy": "a.b/c/d"})).len(), 1);
     for valid in [
         json!({}),
         json!({"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0, "preferredHolder": ""}),
         json!({"strategy": "example.com/Mine", "preferredHolder": "x"}),
         json!({"strategy": "OldestEmulationVersion"}),
     ] {
-        assert!(faults(valid.clone()).is_empty(), "{valid}");
+        assert!(errors(valid.clone()).is_empty(), "{valid}");
     }
 }

@@ -1,13 +1,13 @@
 //! Names of field managers.
 
-use crate::status::{Faults, FieldError};
+use crate::status::{ErrorList, FieldError};
 use crate::text::is_printable;
 
 /// kube-apiserver's limit for the name of a field manager, in bytes.
 pub(crate) const FIELD_MANAGER_MAX_LEN: usize = 128;
 
 /// Checks a manager's name in the given field.
-pub(crate) fn check_field_manager(field: &str, manager: &str, errors: &mut Faults) {
+pub(crate) fn check_field_manager(field: &str, manager: &str, errors: &mut ErrorList) {
     if manager.len() > FIELD_MANAGER_MAX_LEN {
         errors.push(FieldError::too_long(field, FIELD_MANAGER_MAX_LEN));
     }

@@ -1,4 +1,4 @@
-//! Syntax of names, label keys and label values. Each function lists the faults of a text, with kube-apiserver's texts.
+//! Syntax of names, label keys and label values. Each function lists the errors of a text, with kube-apiserver's texts.
 
 use crate::kind::NameRule;
 
@@ -12,8 +12,8 @@ const LABEL_MAX_LEN: usize = 63;
 /// Longest DNS subdomain.
 const SUBDOMAIN_MAX_LEN: usize = 253;
 
-/// Faults of the name of an object. A prefix is a `generateName`, which may end in a dash.
-pub fn name_faults(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
+/// Errors of the name of an object. A prefix is a `generateName`, which may end in a dash.
+pub fn name_errors(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
     let masked;
     let mut name = name;
     if is_prefix && name.len() > 1 && name.ends_with('-') {
@@ -25,14 +25,14 @@ pub fn name_faults(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
         }
     }
     match rule {
-        NameRule::DnsSubdomain => dns_subdomain_faults(name),
-        NameRule::DnsLabel => dns_label_faults(name),
-        NameRule::PathSegment => path_segment_faults(name, is_prefix),
+        NameRule::DnsSubdomain => dns_subdomain_errors(name),
+        NameRule::DnsLabel => dns_label_errors(name),
+        NameRule::PathSegment => path_segment_errors(name, is_prefix),
     }
 }
 
-/// Faults that no name may have, as it could not be a path segment.
-fn path_segment_faults(name: &str, is_prefix: bool) -> Vec<String> {
+/// Errors that no name may have, as it could not be a path segment.
+fn path_segment_errors(name: &str, is_prefix: bool) -> Vec<String> {
     if !is_prefix && matches!(name, "." | "..") {
         return vec![format!("may not be '{name}'")];
     }
@@ -40,39 +40,39 @@ fn path_segment_faults(name: &str, is_prefix: bool) -> Vec<String> {
     odd.map(|odd| format!("may not contain '{odd}'")).collect()
 }
 
-/// Faults of a DNS-1123 label, such as the name of a namespace.
-pub fn dns_label_faults(text: &str) -> Vec<String> {
-    let mut faults = too_long(text, LABEL_MAX_LEN, "characters");
+/// Errors of a DNS-1123 label, such as the name of a namespace.
+pub fn dns_label_errors(text: &str) -> Vec<String> {
+    let mut errors = too_long(text, LABEL_MAX_LEN, "characters");
     if is_subdomain(text) && text.contains('.') {
-        faults.push("must not contain dots".to_owned());
+        errors.push("must not contain dots".to_owned());
     } else if !is_dns_label(text) {
-        faults.push(format!(
+        errors.push(format!(
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
              end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
              '{LABEL_FORMAT}')"
         ));
     }
-    faults
+    errors
 }
 
-/// Faults of a DNS-1123 subdomain, such as the name of most objects.
-pub fn dns_subdomain_faults(text: &str) -> Vec<String> {
-    subdomain_faults(text, "characters")
+/// Errors of a DNS-1123 subdomain, such as the name of most objects.
+pub fn dns_subdomain_errors(text: &str) -> Vec<String> {
+    subdomain_errors(text, "characters")
 }
 
-/// Faults of the key of a label, or of any other qualified name, such as a finalizer.
-pub fn label_key_faults(key: &str) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Errors of the key of a label, or of any other qualified name, such as a finalizer.
+pub fn label_key_errors(key: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     let name = match *key.split('/').collect::<Vec<_>>() {
         [name] => name,
         [prefix, name] => {
             if prefix.is_empty() {
-                faults.push("prefix part must be non-empty".to_owned());
+                errors.push("prefix part must be non-empty".to_owned());
             } else {
-                faults.extend(
-                    subdomain_faults(prefix, "bytes")
+                errors.extend(
+                    subdomain_errors(prefix, "bytes")
                         .iter()
-                        .map(|fault| format!("prefix part {fault}")),
+                        .map(|error| format!("prefix part {error}")),
                 );
             }
             name
@@ -85,42 +85,42 @@ pub fn label_key_faults(key: &str) -> Vec<String> {
         }
     };
     if name.is_empty() {
-        faults.push("name part must be non-empty".to_owned());
+        errors.push("name part must be non-empty".to_owned());
     }
-    faults.extend(
+    errors.extend(
         too_long(name, LABEL_MAX_LEN, "bytes")
             .iter()
-            .map(|fault| format!("name part {fault}")),
+            .map(|error| format!("name part {error}")),
     );
     if !is_key_name(name) {
-        faults.push(format!("name part {}", key_rule()));
+        errors.push(format!("name part {}", key_rule()));
     }
-    faults
+    errors
 }
 
-/// Faults of the value of a label.
-pub fn label_value_faults(value: &str) -> Vec<String> {
-    let mut faults = too_long(value, LABEL_MAX_LEN, "bytes");
+/// Errors of the value of a label.
+pub fn label_value_errors(value: &str) -> Vec<String> {
+    let mut errors = too_long(value, LABEL_MAX_LEN, "bytes");
     if !value.is_empty() && !is_key_name(value) {
-        faults.push(format!(
+        errors.push(format!(
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
              start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
              validation is '({KEY_FORMAT})?')"
         ));
     }
-    faults
+    errors
 }
 
-fn subdomain_faults(text: &str, unit: &str) -> Vec<String> {
-    let mut faults = too_long(text, SUBDOMAIN_MAX_LEN, unit);
+fn subdomain_errors(text: &str, unit: &str) -> Vec<String> {
+    let mut errors = too_long(text, SUBDOMAIN_MAX_LEN, unit);
     if !is_subdomain(text) {
-        faults.push(format!(
+        errors.push(format!(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
              start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
              '{SUBDOMAIN_FORMAT}')"
         ));
     }
-    faults
+    errors
 }
 
 fn key_rule() -> String {

@@ -35,21 +35,21 @@ fn names() {
         ("a_b", false, false),
         ("é", false, false),
     ] {
-        assert_eq!(dns_subdomain_faults(name).is_empty(), subdomain, "{name}");
-        assert_eq!(dns_label_faults(name).is_empty(), label, "{name}");
+        assert_eq!(dns_subdomain_errors(name).is_empty(), subdomain, "{name}");
+        assert_eq!(dns_label_errors(name).is_empty(), label, "{name}");
     }
-    assert_eq!(dns_label_faults("a.b"), ["must not contain dots"]);
+    assert_eq!(dns_label_errors("a.b"), ["must not contain dots"]);
     assert_eq!(
-        dns_label_faults(&"a".repeat(64)),
+        dns_label_errors(&"a".repeat(64)),
         ["must be no more than 63 characters"]
     );
     assert_eq!(
-        dns_subdomain_faults(&"a".repeat(254)),
+        dns_subdomain_errors(&"a".repeat(254)),
         ["must be no more than 253 characters"]
     );
-    assert!(dns_subdomain_faults(&"a".repeat(253)).is_empty());
+    assert!(dns_subdomain_errors(&"a".repeat(253)).is_empty());
     assert_eq!(
-        dns_label_faults("A"),
+        dns_label_errors("A"),
         [
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end \
           with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
@@ -60,10 +60,10 @@ fn names() {
 
 #[test]
 fn prefixes_may_end_in_a_dash() {
-    assert!(name_faults(NameRule::DnsLabel, "web-", true).is_empty());
-    assert!(!name_faults(NameRule::DnsLabel, "web-", false).is_empty());
-    assert!(!name_faults(NameRule::DnsSubdomain, "Web-", true).is_empty());
-    assert!(!name_faults(NameRule::DnsSubdomain, "é-", true).is_empty());
+    assert!(name_errors(NameRule::DnsLabel, "web-", true).is_empty());
+    assert!(!name_errors(NameRule::DnsLabel, "web-", false).is_empty());
+    assert!(!name_errors(NameRule::DnsSubdomain, "Web-", true).is_empty());
+    assert!(!name_errors(NameRule::DnsSubdomain, "é-", true).is_empty());
 }
 
 /// Conformance: 3.A09
@@ -80,14 +80,14 @@ fn label_keys_and_values() {
         ("a/b/c", false),
         ("-a", false),
     ] {
-        assert_eq!(label_key_faults(key).is_empty(), valid, "{key}");
+        assert_eq!(label_key_errors(key).is_empty(), valid, "{key}");
     }
     assert_eq!(
-        label_key_faults(&"a".repeat(64)),
+        label_key_errors(&"a".repeat(64)),
         ["name part must be no more than 63 bytes"]
     );
-    assert!(label_value_faults("").is_empty() && label_value_faults("a_B.1").is_empty());
-    assert!(!label_value_faults("a b").is_empty() && !label_value_faults("-").is_empty());
+    assert!(label_value_errors("").is_empty() && label_value_errors("a_B.1").is_empty());
+    assert!(!label_value_errors("a b").is_empty() && !label_value_errors("-").is_empty());
 }
 
 #[test]
@@ -290,17 +290,17 @@ proptest! {
     #[test]
     fn any_text_is_survived(text in "\\PC{0,20}", suffix in "[a-z]{5}") {
         for rule in [NameRule::DnsLabel, NameRule::DnsSubdomain] {
-            let _ = (name_faults(rule, &text, true), name_faults(rule, &text, false));
+            let _ = (name_errors(rule, &text, true), name_errors(rule, &text, false));
         }
-        let _ = (label_key_faults(&text), label_value_faults(&text));
+        let _ = (label_key_errors(&text), label_value_errors(&text));
         prop_assert!(generate_name(&text, &suffix).len() <= 63);
     }
 
     #[test]
     fn generated_names_of_good_prefixes_are_good(base in "[a-z0-9]{1,70}-?", random in any::<u64>()) {
         let name = generate_name(&base, &suffix_from_random(random));
-        prop_assert!(base.len() > 63 || name_faults(NameRule::DnsLabel, &base, true).is_empty());
-        prop_assert!(name_faults(NameRule::DnsLabel, &name, false).is_empty());
+        prop_assert!(base.len() > 63 || name_errors(NameRule::DnsLabel, &base, true).is_empty());
+        prop_assert!(name_errors(NameRule::DnsLabel, &name, false).is_empty());
     }
 }
 

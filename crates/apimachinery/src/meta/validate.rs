@@ -6,9 +6,9 @@ use serde_json::{Map, Value};
 
 use super::access;
 use super::manager::check_field_manager;
-use super::names::{dns_label_faults, label_key_faults, label_value_faults, name_faults};
+use super::names::{dns_label_errors, label_key_errors, label_value_errors, name_errors};
 use crate::kind::ResourceKind;
-use crate::status::{Faults, FieldError};
+use crate::status::{ErrorList, FieldError};
 
 /// Most bytes of all annotations of an object, keys and values.
 pub const TOTAL_ANNOTATION_SIZE_LIMIT: usize = 256 * 1024;
@@ -57,9 +57,9 @@ pub fn check_list_lengths(object: &Value) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Faults in the metadata of a new object. Its name must have been generated and its namespace settled.
-pub fn validate_create(object: &Value, kind: &ResourceKind) -> Faults {
-    let mut errors = Faults::default();
+/// Errors in the metadata of a new object. Its name must have been generated and its namespace settled.
+pub fn validate_create(object: &Value, kind: &ResourceKind) -> ErrorList {
+    let mut errors = ErrorList::default();
     let mut check = |field: &str, text: &str, faults: Vec<String>| {
         let errors_of = faults
             .into_iter()
@@ -68,15 +68,15 @@ pub fn validate_create(object: &Value, kind: &ResourceKind) -> Faults {
     };
     let base = access::text(object, "generateName");
     if !base.is_empty() {
-        check("generateName", base, name_faults(kind.name_rule, base, true));
+        check("generateName", base, name_errors(kind.name_rule, base, true));
     }
     let name = access::text(object, "name");
     if !name.is_empty() {
-        check("name", name, name_faults(kind.name_rule, name, false));
+        check("name", name, name_errors(kind.name_rule, name, false));
     }
     let namespace = access::text(object, "namespace");
     if kind.namespaced && !namespace.is_empty() {
-        check("namespace", namespace, dns_label_faults(namespace));
+        check("namespace", namespace, dns_label_errors(namespace));
     }
     if name.is_empty() {
         errors.push(FieldError::required(
@@ -98,9 +98,9 @@ pub fn validate_create(object: &Value, kind: &ResourceKind) -> Faults {
     errors
 }
 
-/// Faults in the metadata of an updated object. Fields that the server keeps must have been carried over.
-pub fn validate_update(object: &Value, old: &Value) -> Faults {
-    let mut errors = Faults::default();
+/// Errors in the metadata of an updated object. Fields that the server keeps must have been carried over.
+pub fn validate_update(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = ErrorList::default();
     if !access::text(old, "deletionTimestamp").is_empty() {
         let before: HashSet<&str> = access::finalizers(old).into_iter().collect();
         let mut added: Vec<String> = access::finalizers(object)
@@ -150,8 +150,8 @@ fn go_string(text: &str) -> String {
     crate::text::go_quote(text)
 }
 
-fn validate_common(object: &Value) -> Faults {
-    let mut errors = Faults::default();
+fn validate_common(object: &Value) -> ErrorList {
+    let mut errors = ErrorList::default();
     let Some(metadata) = access::metadata(object) else {
         return errors;
     };
@@ -177,7 +177,7 @@ fn validate_common(object: &Value) -> Faults {
 }
 
 /// Checks the names in managed fields; empty entries are dropped before.
-fn check_managers(entries: Option<&Value>, errors: &mut Faults) {
+fn check_managers(entries: Option<&Value>, errors: &mut ErrorList) {
     for (index, entry) in entries.and_then(Value::as_array).into_iter().flatten().enumerate() {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
         let field = |name: &str| format!("metadata.managedFields[{index}].{name}");
@@ -191,7 +191,12 @@ fn check_managers(entries: Option<&Value>, errors: &mut Faults) {
 type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
 /// Checks a map of strings with the given rule; anything else is a fault of its own.
-fn check_strings(field: &str, value: Option<&Value>, errors: &mut Faults, check: fn(&str, &Pairs<'_>, &mut Faults)) {
+fn check_strings(
+    field: &str,
+    value: Option<&Value>,
+    errors: &mut ErrorList,
+    check: fn(&str, &Pairs<'_>, &mut ErrorList),
+) {
     let pairs: Option<Pairs<'_>> = match value {
         None | Some(Value::Null) => return,
         Some(Value::Object(map)) => map
@@ -206,25 +211,25 @@ fn check_strings(field: &str, value: Option<&Value>, errors: &mut Faults, check:
     }
 }
 
-fn check_labels(field: &str, labels: &Pairs<'_>, errors: &mut Faults) {
+fn check_labels(field: &str, labels: &Pairs<'_>, errors: &mut ErrorList) {
     for (key, value) in labels {
         errors.extend(
-            label_key_faults(key)
+            label_key_errors(key)
                 .iter()
                 .map(|fault| FieldError::invalid(field, *key, fault)),
         );
         errors.extend(
-            label_value_faults(value)
+            label_value_errors(value)
                 .iter()
                 .map(|fault| FieldError::invalid(field, *value, fault)),
         );
     }
 }
 
-fn check_annotations(field: &str, annotations: &Pairs<'_>, errors: &mut Faults) {
+fn check_annotations(field: &str, annotations: &Pairs<'_>, errors: &mut ErrorList) {
     for (key, _) in annotations {
         // Case does not matter here, not even in the prefix.
-        let faults = label_key_faults(&key.to_lowercase());
+        let faults = label_key_errors(&key.to_lowercase());
         errors.extend(faults.iter().map(|fault| FieldError::invalid(field, *key, fault)));
     }
     let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
@@ -233,7 +238,7 @@ fn check_annotations(field: &str, annotations: &Pairs<'_>, errors: &mut Faults) 
     }
 }
 
-fn check_owners(owners: Option<&Value>, errors: &mut Faults) {
+fn check_owners(owners: Option<&Value>, errors: &mut ErrorList) {
     const FIELD: &str = "metadata.ownerReferences";
     let mut controllers = Vec::new();
     for owner in items(FIELD, owners, errors) {
@@ -267,7 +272,7 @@ fn check_owners(owners: Option<&Value>, errors: &mut Faults) {
         let why = format!(
             "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}{more}"
         );
-        let shown: Vec<String> = items(FIELD, owners, &mut Faults::default())
+        let shown: Vec<String> = items(FIELD, owners, &mut ErrorList::default())
             .iter()
             .take(OWNERS_SHOWN_MAX)
             .map(show_owner)
@@ -289,7 +294,7 @@ fn show_owner(owner: &Value) -> String {
     format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
-fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &mut Faults) {
+fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &mut ErrorList) {
     const FIELD: &str = "metadata.ownerReferences";
     let parts: Vec<&str> = api_version.split('/').collect();
     if parts.len() > 2 || (!api_version.is_empty() && parts.last() == Some(&"")) {
@@ -303,7 +308,7 @@ fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &m
 }
 
 /// Finalizers that are neither qualified nor among the three standard ones.
-pub fn unqualified_finalizers(object: &Value) -> Faults {
+pub fn unqualified_finalizers(object: &Value) -> ErrorList {
     const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     let names = access::finalizers(object);
     let odd = names
@@ -315,7 +320,7 @@ pub fn unqualified_finalizers(object: &Value) -> Faults {
         .collect()
 }
 
-fn check_finalizers(finalizers: Option<&Value>, errors: &mut Faults) {
+fn check_finalizers(finalizers: Option<&Value>, errors: &mut ErrorList) {
     const FIELD: &str = "metadata.finalizers";
     let mut names = Vec::new();
     for item in items(FIELD, finalizers, errors) {
@@ -326,7 +331,7 @@ fn check_finalizers(finalizers: Option<&Value>, errors: &mut Faults) {
     }
     for name in &names {
         errors.extend(
-            label_key_faults(name)
+            label_key_errors(name)
                 .iter()
                 .map(|fault| FieldError::invalid(FIELD, *name, fault)),
         );
@@ -338,7 +343,7 @@ fn check_finalizers(finalizers: Option<&Value>, errors: &mut Faults) {
 }
 
 /// The items of a list; anything else but null is a fault.
-fn items<'a>(field: &str, value: Option<&'a Value>, errors: &mut Faults) -> &'a [Value] {
+fn items<'a>(field: &str, value: Option<&'a Value>, errors: &mut ErrorList) -> &'a [Value] {
     match value {
         None | Some(Value::Null) => &[],
         Some(Value::Array(items)) => items,

@@ -6,7 +6,7 @@ use super::{check_dry_run, invalid_options};
 use crate::mapping::Mapping;
 use crate::nesting;
 use crate::query::Query;
-use crate::status::{Faults, FieldError, Status};
+use crate::status::{ErrorList, FieldError, Status};
 use crate::text::parse_int;
 
 /// Validated options of a delete.
@@ -106,7 +106,7 @@ impl PropagationPolicy {
 impl RawDeleteOptions {
     fn validate(self) -> Result<DeleteOptions, Status> {
         const FIELD: &str = "propagationPolicy";
-        let mut errors = Faults::default();
+        let mut errors = ErrorList::default();
         let mut propagation_policy = None;
         if let Some(text) = &self.propagation_policy {
             if self.orphan_dependents.is_some() {

@@ -7,7 +7,7 @@ use crate::kind::ResourceKind;
 use crate::query::Query;
 use crate::resource_version::ResourceVersion;
 use crate::selector::{FieldSelector, LabelSelector};
-use crate::status::{Faults, FieldError, Status};
+use crate::status::{ErrorList, FieldError, Status};
 
 /// Validated options of a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,8 +155,8 @@ fn parse_version(text: &str) -> Result<Option<ResourceVersion>, Status> {
         .map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))
 }
 
-fn list_errors(raw: &RawListOptions<'_>) -> Faults {
-    let mut errors = Faults::default();
+fn list_errors(raw: &RawListOptions<'_>) -> ErrorList {
+    let mut errors = ErrorList::default();
     let mut forbid = |field: &str, why: &str| errors.push(FieldError::forbidden(field, why));
     let requested = raw.resource_version_match;
     if !requested.is_empty() {
@@ -195,8 +195,8 @@ fn list_errors(raw: &RawListOptions<'_>) -> Faults {
     errors
 }
 
-fn watch_errors(raw: &RawListOptions<'_>) -> Faults {
-    let mut errors = Faults::default();
+fn watch_errors(raw: &RawListOptions<'_>) -> ErrorList {
+    let mut errors = ErrorList::default();
     let requested = raw.resource_version_match;
     let not_older = ResourceVersionMatch::of(requested) == Some(ResourceVersionMatch::NotOlderThan);
     if raw.send_initial_events.is_some() && !not_older {

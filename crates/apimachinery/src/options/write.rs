@@ -3,7 +3,7 @@
 use super::{check_dry_run, invalid_options};
 use crate::meta::{FIELD_MANAGER_MAX_LEN, check_field_manager};
 use crate::query::Query;
-use crate::status::{Faults, FieldError, Status};
+use crate::status::{ErrorList, FieldError, Status};
 use crate::text::is_printable;
 use crate::verb::Verb;
 
@@ -41,7 +41,7 @@ impl WriteOptions {
     ///
     /// 422 for values outside the rules.
     pub fn parse(query: Option<&str>, verb: Verb) -> Result<Self, Status> {
-        Self::parse_after(query, options_kind(verb), |_| Faults::default())
+        Self::parse_after(query, options_kind(verb), |_| ErrorList::default())
     }
 
     /// Reads and validates the options of a patch: an apply requires a manager, all others reject `force`.
@@ -52,7 +52,7 @@ impl WriteOptions {
     pub fn parse_patch(query: Option<&str>, is_apply: bool) -> Result<Self, Status> {
         Self::parse_after(query, options_kind(Verb::Patch), |query| {
             let has_manager = query.get("fieldManager").is_some_and(|manager| !manager.is_empty());
-            let mut errors = Faults::default();
+            let mut errors = ErrorList::default();
             if is_apply && !has_manager {
                 errors.push(FieldError::required("fieldManager", "is required for apply patch"));
             }
@@ -64,7 +64,7 @@ impl WriteOptions {
         })
     }
 
-    fn parse_after(query: Option<&str>, kind: &str, first: impl FnOnce(&Query) -> Faults) -> Result<Self, Status> {
+    fn parse_after(query: Option<&str>, kind: &str, first: impl FnOnce(&Query) -> ErrorList) -> Result<Self, Status> {
         let query = Query::parse(query);
         let mut errors = first(&query);
         let field_manager = query.get("fieldManager").filter(|manager| !manager.is_empty());

@@ -8,7 +8,7 @@
 
 use super::label::{LabelOperator, LabelRequirement};
 use super::lexer::{Scanned, Token, scan};
-use crate::meta::{label_key_faults, label_value_faults};
+use crate::meta::{label_key_errors, label_value_errors};
 use crate::status::FieldError;
 
 struct Parser {
@@ -169,7 +169,7 @@ fn as_value(token: Token) -> Token {
 }
 
 fn check_key(key: &str) -> Result<(), String> {
-    let faults = label_key_faults(key);
+    let faults = label_key_errors(key);
     // kube-apiserver prints its nil field path as is.
     if faults.is_empty() {
         Ok(())
@@ -185,7 +185,7 @@ fn check_values(key: &str, operator: LabelOperator, values: &[String]) -> Result
             let why = "for 'Gt', 'Lt' operators, the value must be an integer";
             errors.push(FieldError::invalid(format!("values[{at}]"), value.as_str(), why).to_string());
         }
-        let faults = label_value_faults(value);
+        let faults = label_value_errors(value);
         if !faults.is_empty() {
             let field = format!("values[{at}][{key}]");
             errors.push(FieldError::invalid(field, value.as_str(), &faults.join("; ")).to_string());

@@ -1,6 +1,6 @@
 //! Constructors for every failure the API knows, with kube-apiserver's own texts.
 
-use super::{Faults, FieldError, Status, StatusDetails, reason};
+use super::{ErrorList, FieldError, Status, StatusDetails, reason};
 use crate::gvr::{GroupKind, GroupResource};
 use crate::resource_version::ResourceVersion;
 use crate::text::{go_quote, html_escape};
@@ -244,17 +244,17 @@ impl Status {
     }
 
     /// 422: validation failed.
-    pub fn invalid(kind: &GroupKind, name: &str, faults: &Faults) -> Self {
+    pub fn invalid(kind: &GroupKind, name: &str, errors: &ErrorList) -> Self {
         let mut message = format!("{kind} {} is invalid", go_quote(name));
-        if !faults.is_empty() {
+        if !errors.is_empty() {
             message.push_str(": ");
-            message.push_str(&faults.joined());
+            message.push_str(&errors.joined());
         }
         Self::failure(422, reason::INVALID, message).with_details(StatusDetails {
             name: name.to_owned(),
             group: kind.group.clone(),
             kind: kind.kind.clone(),
-            causes: faults.iter().map(FieldError::to_cause).collect(),
+            causes: errors.iter().map(FieldError::to_cause).collect(),
             ..StatusDetails::default()
         })
     }

@@ -25,7 +25,7 @@ pub struct FieldError {
     pub message: String,
 }
 
-/// Machine-readable kinds of field faults.
+/// Machine-readable kinds of field errors.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CauseReason {
     /// A value that refers to nothing.

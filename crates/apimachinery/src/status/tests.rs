@@ -68,7 +68,7 @@ fn invalid_joins_errors_and_lists_causes() {
         }
     );
     let second = FieldError::required("metadata.name", "name or generateName is required");
-    let status = Status::invalid(&kind, "", &Faults::from_iter([first.clone(), first, second]));
+    let status = Status::invalid(&kind, "", &ErrorList::from_iter([first.clone(), first, second]));
     assert!(status.message().ends_with(
         "is invalid: [spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0, metadata.name: Required \
          value: name or generateName is required]"

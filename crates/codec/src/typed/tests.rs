@@ -157,7 +157,7 @@ fn quantities_and_ports_take_numbers_and_text() {
 fn faults_are_bounded() {
     let unknown: Map<String, Value> = (0..300).map(|i| (format!("u{i}"), json!(1))).collect();
     let read = read(Value::Object(unknown).to_string().as_bytes(), config_map()).unwrap();
-    assert_eq!(read.faults.len(), FAULTS_MAX);
+    assert_eq!(read.faults.len(), ERRORS_MAX);
     assert_eq!(read.object, json!({}));
 }
 

@@ -10,7 +10,7 @@ use super::types::{Scalar, Shape, Type};
 use yurt_apimachinery::text::go_value;
 
 /// Most faults that are listed; further ones add no information.
-const FAULTS_MAX: usize = 100;
+const ERRORS_MAX: usize = 100;
 /// Most bytes of faults: each fault repeats its path, so no further one is listed beyond it.
 const FAULTS_BYTES_MAX: usize = 64 << 10;
 
@@ -43,7 +43,7 @@ struct Walk {
 impl Walk {
     fn fault(&mut self, what: &str) {
         let told: usize = self.faults.iter().map(String::len).sum();
-        if self.faults.len() >= FAULTS_MAX || told >= FAULTS_BYTES_MAX {
+        if self.faults.len() >= ERRORS_MAX || told >= FAULTS_BYTES_MAX {
             return;
         }
         let path = self.path.concat();

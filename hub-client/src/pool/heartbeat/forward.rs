@@ -8,7 +8,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::meta::dns_subdomain_faults;
+use yurt_apimachinery::meta::dns_subdomain_errors;
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::EventType;
 use yurt_pool_protocol::heartbeat::forward::{Forwarder, PoolLease};
@@ -93,7 +93,7 @@ impl Forward {
         while let Some((event, lease)) = events.next().await? {
             // The name becomes part of a path at the cloud.
             let name = lease["metadata"]["name"].as_str();
-            let Some(name) = name.filter(|name| dns_subdomain_faults(name).is_empty()) else {
+            let Some(name) = name.filter(|name| dns_subdomain_errors(name).is_empty()) else {
                 continue;
             };
             match event {

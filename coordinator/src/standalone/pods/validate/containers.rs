@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use yurt_apimachinery::meta::{dns_label_faults, label_key_faults};
+use yurt_apimachinery::meta::{dns_label_errors, label_key_errors};
 use yurt_apimachinery::quantity::Quantity;
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::{PROTOCOLS, port_name_faults, port_number_faults};
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::{PROTOCOLS, port_name_errors, port_number_errors};
 
 use super::{check_descending, environment, probes, security};
 use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
@@ -18,7 +18,7 @@ const ONE: i128 = 1_000_000_000;
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
 /// The faults of all containers; `volumes` are those they may mount.
-pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut Faults) {
+pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut ErrorList) {
     let regular = items(spec, &["containers"]);
     if regular.is_empty() {
         errors.push(FieldError::required("spec.containers", ""));
@@ -57,7 +57,7 @@ pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut Fau
 }
 
 /// In the host's network a port is the host's.
-fn check_published(containers: &[Value], list: &str, errors: &mut Faults) {
+fn check_published(containers: &[Value], list: &str, errors: &mut ErrorList) {
     for (at_container, container) in containers.iter().enumerate() {
         for (index, port) in items(container, &["ports"]).iter().enumerate() {
             let number = at(port, &["hostPort"]).as_i64().unwrap_or_default();
@@ -71,7 +71,7 @@ fn check_published(containers: &[Value], list: &str, errors: &mut Faults) {
 }
 
 /// Pods, unlike their templates, have to have images without surrounding blanks.
-pub(super) fn check_images(spec: &Value, errors: &mut Faults) {
+pub(super) fn check_images(spec: &Value, errors: &mut ErrorList) {
     for list in ["containers", "initContainers"] {
         for (index, container) in items(spec, &[list]).iter().enumerate() {
             check_blanks(container, &format!("spec.{list}[{index}]"), errors);
@@ -80,7 +80,7 @@ pub(super) fn check_images(spec: &Value, errors: &mut Faults) {
 }
 
 /// The fault of one image with surrounding blanks.
-pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut Faults) {
+pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut ErrorList) {
     let image = text(container, &["image"]);
     if image.trim() != image {
         let why = "must not have leading or trailing whitespace";
@@ -89,12 +89,12 @@ pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut
 }
 
 /// Rules for containers of all kinds.
-fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Faults) {
+fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut ErrorList) {
     let name = text(container, &["name"]);
     if name.is_empty() {
         errors.push(FieldError::required(format!("{path}.name"), ""));
     } else {
-        invalid(errors, format!("{path}.name"), &name.into(), dns_label_faults(name));
+        invalid(errors, format!("{path}.name"), &name.into(), dns_label_errors(name));
     }
     if text(container, &["image"]).is_empty() {
         errors.push(FieldError::required(format!("{path}.image"), ""));
@@ -111,14 +111,14 @@ fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut F
     security::check_container(container, path, errors);
 }
 
-fn check_name<'a>(container: &'a Value, path: &str, names: &mut BTreeSet<&'a str>, errors: &mut Faults) {
+fn check_name<'a>(container: &'a Value, path: &str, names: &mut BTreeSet<&'a str>, errors: &mut ErrorList) {
     let name = text(container, &["name"]);
     if !names.insert(name) {
         errors.push(FieldError::duplicate(format!("{path}.name"), name));
     }
 }
 
-fn check_init_policy(container: &Value, path: &str, errors: &mut Faults) {
+fn check_init_policy(container: &Value, path: &str, errors: &mut ErrorList) {
     let policy = text(container, &["restartPolicy"]);
     if !policy.is_empty() {
         let known = ["Always", "Never", "OnFailure"];
@@ -126,12 +126,12 @@ fn check_init_policy(container: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_ports(container: &Value, path: &str, errors: &mut Faults) {
+fn check_ports(container: &Value, path: &str, errors: &mut ErrorList) {
     let mut names = BTreeSet::new();
     for (index, port) in items(container, &["ports"]).iter().enumerate() {
         let of = |name: &str| format!("{path}.ports[{index}].{name}");
         let name = text(port, &["name"]);
-        let faults = port_name_faults(name);
+        let faults = port_name_errors(name);
         if !name.is_empty() && !faults.is_empty() {
             invalid(errors, of("name"), &name.into(), faults);
         } else if !name.is_empty() && !names.insert(name) {
@@ -139,17 +139,17 @@ fn check_ports(container: &Value, path: &str, errors: &mut Faults) {
         }
         match at(port, &["containerPort"]).as_i64().unwrap_or_default() {
             0 => errors.push(FieldError::required(of("containerPort"), "")),
-            number => invalid(errors, of("containerPort"), &number.into(), port_number_faults(number)),
+            number => invalid(errors, of("containerPort"), &number.into(), port_number_errors(number)),
         }
         let number = at(port, &["hostPort"]).as_i64().unwrap_or_default();
         if number != 0 {
-            invalid(errors, of("hostPort"), &number.into(), port_number_faults(number));
+            invalid(errors, of("hostPort"), &number.into(), port_number_errors(number));
         }
         one_of(errors, &of("protocol"), text(port, &["protocol"]), &PROTOCOLS);
     }
 }
 
-fn check_host_ports(containers: &[Value], list: &str, errors: &mut Faults) {
+fn check_host_ports(containers: &[Value], list: &str, errors: &mut ErrorList) {
     let mut taken = BTreeSet::new();
     for (at_container, container) in containers.iter().enumerate() {
         for (index, port) in items(container, &["ports"]).iter().enumerate() {
@@ -163,7 +163,7 @@ fn check_host_ports(containers: &[Value], list: &str, errors: &mut Faults) {
     }
 }
 
-fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Faults) {
+fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut ErrorList) {
     let mut places = BTreeSet::new();
     for (index, mount) in items(container, &["volumeMounts"]).iter().enumerate() {
         let of = |name: &str| format!("{path}.volumeMounts[{index}].{name}");
@@ -193,7 +193,7 @@ fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors:
 }
 
 /// Checks the mount propagation, and recursive read-only mounts.
-fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Faults) {
+fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut ErrorList) {
     const MODES: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
     const DEPTHS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
     let (mode, field) = (text(mount, &["mountPropagation"]), format!("{path}.mountPropagation"));
@@ -225,7 +225,7 @@ fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Faul
 }
 
 /// Checks names and amounts, and that requests do not exceed limits.
-fn check_resources(resources: &Value, path: &str, errors: &mut Faults) {
+fn check_resources(resources: &Value, path: &str, errors: &mut ErrorList) {
     let limits = amounts(resources, "limits");
     for (name, shown, amount) in &limits {
         check_amount(name, shown, *amount, &format!("{path}.limits[{name}]"), errors);
@@ -266,8 +266,8 @@ fn amounts(resources: &Value, list: &str) -> Vec<(String, String, i128)> {
     members.filter_map(read).collect()
 }
 
-fn check_amount(name: &str, shown: &str, amount: i128, field: &str, errors: &mut Faults) {
-    invalid(errors, field, &name.into(), label_key_faults(name));
+fn check_amount(name: &str, shown: &str, amount: i128, field: &str, errors: &mut ErrorList) {
+    invalid(errors, field, &name.into(), label_key_errors(name));
     if !name.contains('/') && !STANDARD.contains(&name) && !name.starts_with("hugepages-") {
         for why in [
             "must be a standard resource type or fully qualified",

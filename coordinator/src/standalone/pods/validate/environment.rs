@@ -1,9 +1,9 @@
 //! The variables of a container: one by one, and whole sets of them.
 
 use serde_json::Value;
-use yurt_apimachinery::meta::label_key_faults;
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::env_name_faults;
+use yurt_apimachinery::meta::label_key_errors;
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::env_name_errors;
 
 use crate::registry::fields::{at, invalid, is_set, items, text};
 
@@ -38,13 +38,13 @@ const RESOURCES: [&str; 6] = [
 ];
 
 /// The faults of a container's variables.
-pub(super) fn check(container: &Value, path: &str, errors: &mut Faults) {
+pub(super) fn check(container: &Value, path: &str, errors: &mut ErrorList) {
     for (index, variable) in items(container, &["env"]).iter().enumerate() {
         let (path, name) = (format!("{path}.env[{index}]"), text(variable, &["name"]));
         if name.is_empty() {
             errors.push(FieldError::required(format!("{path}.name"), ""));
         } else {
-            invalid(errors, format!("{path}.name"), &name.into(), env_name_faults(name));
+            invalid(errors, format!("{path}.name"), &name.into(), env_name_errors(name));
         }
         if is_set(variable, &["valueFrom"]) {
             check_source(variable, &format!("{path}.valueFrom"), errors);
@@ -56,7 +56,7 @@ pub(super) fn check(container: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_source(variable: &Value, path: &str, errors: &mut Faults) {
+fn check_source(variable: &Value, path: &str, errors: &mut ErrorList) {
     let source = at(variable, &["valueFrom"]);
     check_field(at(source, &["fieldRef"]), &format!("{path}.fieldRef"), errors);
     let resource = at(source, &["resourceFieldRef"]);
@@ -87,7 +87,7 @@ fn check_source(variable: &Value, path: &str, errors: &mut Faults) {
     errors.push(FieldError::invalid(path, "", why));
 }
 
-fn check_field(reference: &Value, path: &str, errors: &mut Faults) {
+fn check_field(reference: &Value, path: &str, errors: &mut ErrorList) {
     if !reference.is_object() {
         return;
     }
@@ -101,10 +101,10 @@ fn check_field(reference: &Value, path: &str, errors: &mut Faults) {
     };
     if let Some((map, key)) = shown.strip_suffix("']").and_then(|rest| rest.split_once("['")) {
         match map {
-            "metadata.labels" => invalid(errors, path, &key.into(), label_key_faults(key)),
+            "metadata.labels" => invalid(errors, path, &key.into(), label_key_errors(key)),
             "metadata.annotations" => {
                 let key = key.to_lowercase();
-                invalid(errors, path, &key.as_str().into(), label_key_faults(&key));
+                invalid(errors, path, &key.as_str().into(), label_key_errors(&key));
             }
             _ => convert("field label does not support subscript"),
         }
@@ -115,7 +115,7 @@ fn check_field(reference: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_resource(name: &str, field: &str, errors: &mut Faults) {
+fn check_resource(name: &str, field: &str, errors: &mut ErrorList) {
     let is_page = name.starts_with("limits.hugepages-") || name.starts_with("requests.hugepages-");
     if name.is_empty() {
         errors.push(FieldError::required(field, ""));
@@ -124,11 +124,11 @@ fn check_resource(name: &str, field: &str, errors: &mut Faults) {
     }
 }
 
-fn check_set(set: &Value, path: &str, index: usize, errors: &mut Faults) {
+fn check_set(set: &Value, path: &str, index: usize, errors: &mut ErrorList) {
     let prefix = text(set, &["prefix"]);
     if !prefix.is_empty() {
         let field = format!("{path}[{index}].prefix");
-        invalid(errors, field, &prefix.into(), env_name_faults(prefix));
+        invalid(errors, field, &prefix.into(), env_name_errors(prefix));
     }
     let given = ["configMapRef", "secretRef"].map(|name| (name, at(set, &[name])));
     for (name, reference) in given {
@@ -163,7 +163,7 @@ mod tests {
         let container = json!({"env": [of("metadata.name"), of("metadata.labels['a/b']"), of("metadata.annotations['A']"), of("spec.host"),
             of("metadata.nope"), of("status.phase"), of("metadata.labels['a b']"), of("spec.x['a']"), of("")],
             "envFrom": [{"prefix": "a", "secretRef": {"name": "s"}}, {"prefix": "a=", "configMapRef": {"name": ""}}, {}]});
-        let mut errors = Faults::default();
+        let mut errors = ErrorList::default();
         check(&container, "c", &mut errors);
         let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         let want = [

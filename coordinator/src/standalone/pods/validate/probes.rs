@@ -1,8 +1,8 @@
 //! Probes of a container, and hooks at its start and end.
 
 use serde_json::Value;
-use yurt_apimachinery::status::{Faults, FieldError};
-use yurt_apimachinery::values::{port_name_faults, port_number_faults};
+use yurt_apimachinery::status::{ErrorList, FieldError};
+use yurt_apimachinery::values::{port_name_errors, port_number_errors};
 
 use crate::registry::fields::{at, invalid, items, text};
 
@@ -18,7 +18,7 @@ const NUMBERS: [&str; 5] = [
 const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// The faults of a container's hooks and probes.
-pub(super) fn check(container: &Value, path: &str, errors: &mut Faults) {
+pub(super) fn check(container: &Value, path: &str, errors: &mut ErrorList) {
     for hook in ["postStart", "preStop"] {
         let handler = at(container, &["lifecycle", hook]);
         if handler.is_object() {
@@ -33,7 +33,7 @@ pub(super) fn check(container: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_probe(probe: &Value, path: &str, is_readiness: bool, errors: &mut Faults) {
+fn check_probe(probe: &Value, path: &str, is_readiness: bool, errors: &mut ErrorList) {
     check_handler(probe, path, errors);
     let number = |name: &str| at(probe, &[name]).as_i64();
     for name in NUMBERS {
@@ -61,7 +61,7 @@ fn check_probe(probe: &Value, path: &str, is_readiness: bool, errors: &mut Fault
     }
 }
 
-fn check_handler(handler: &Value, path: &str, errors: &mut Faults) {
+fn check_handler(handler: &Value, path: &str, errors: &mut ErrorList) {
     let given: Vec<&str> = HANDLERS
         .into_iter()
         .filter(|name| at(handler, &[name]).is_object())
@@ -85,7 +85,7 @@ fn check_handler(handler: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_http(action: &Value, path: &str, errors: &mut Faults) {
+fn check_http(action: &Value, path: &str, errors: &mut ErrorList) {
     if text(action, &["path"]).is_empty() {
         errors.push(FieldError::required(format!("{path}.path"), ""));
     }
@@ -105,12 +105,12 @@ fn check_http(action: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_port(port: &Value, field: &str, errors: &mut Faults) {
+fn check_port(port: &Value, field: &str, errors: &mut ErrorList) {
     match port.as_str() {
-        Some(name) => invalid(errors, field, port, port_name_faults(name)),
+        Some(name) => invalid(errors, field, port, port_name_errors(name)),
         None => {
             let number = port.as_i64().unwrap_or_default();
-            invalid(errors, field, &number.into(), port_number_faults(number));
+            invalid(errors, field, &number.into(), port_number_errors(number));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 
 use super::{check_descending, check_ids};
 use crate::registry::fields::{at, is_set, items, one_of, text};
@@ -15,13 +15,13 @@ const SYSCTL_PATTERN: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
 /// The faults of the pod's own settings.
-pub(super) fn check_pod(spec: &Value, errors: &mut Faults) {
+pub(super) fn check_pod(spec: &Value, errors: &mut ErrorList) {
     let path = "spec.securityContext";
     let context = at(spec, &["securityContext"]);
     check_ids(context, path, &["fsGroup", "runAsUser", "runAsGroup"], errors);
     for (index, group) in items(context, &["supplementalGroups"]).iter().enumerate() {
         let group = json!({ "id": group });
-        let mut faults = Faults::default();
+        let mut faults = ErrorList::default();
         check_ids(&group, "", &["id"], &mut faults);
         let field = format!("{path}.supplementalGroups[{index}]");
         errors.extend(faults.iter().map(|fault| FieldError {
@@ -56,7 +56,7 @@ pub(super) fn check_pod(spec: &Value, errors: &mut Faults) {
 }
 
 /// Checks that a pod with a user namespace shares no other namespace of the host.
-pub(super) fn check_host_users(spec: &Value, errors: &mut Faults) {
+pub(super) fn check_host_users(spec: &Value, errors: &mut ErrorList) {
     if at(spec, &["hostUsers"]).as_bool() != Some(false) {
         return;
     }
@@ -76,7 +76,7 @@ pub(super) fn check_host_users(spec: &Value, errors: &mut Faults) {
 }
 
 /// The faults of a container's settings.
-pub(super) fn check_container(container: &Value, path: &str, errors: &mut Faults) {
+pub(super) fn check_container(container: &Value, path: &str, errors: &mut ErrorList) {
     let path = format!("{path}.securityContext");
     let context = at(container, &["securityContext"]);
     check_ids(context, &path, &["runAsUser", "runAsGroup"], errors);
@@ -109,7 +109,7 @@ pub(super) fn check_container(container: &Value, path: &str, errors: &mut Faults
 }
 
 /// Checks an optional enumerated field.
-fn check_word(context: &Value, path: &str, name: &str, known: &[&str], errors: &mut Faults) {
+fn check_word(context: &Value, path: &str, name: &str, known: &[&str], errors: &mut ErrorList) {
     if is_set(context, &[name]) {
         let word = text(context, &[name]);
         if !known.contains(&word) {
@@ -118,7 +118,7 @@ fn check_word(context: &Value, path: &str, name: &str, known: &[&str], errors: &
     }
 }
 
-fn check_sysctls(context: &Value, path: &str, errors: &mut Faults) {
+fn check_sysctls(context: &Value, path: &str, errors: &mut ErrorList) {
     let mut seen = BTreeSet::new();
     for (index, sysctl) in items(context, &["sysctls"]).iter().enumerate() {
         let (name, field) = (text(sysctl, &["name"]), format!("{path}[{index}].name"));
@@ -144,7 +144,7 @@ fn is_sysctl(name: &str) -> bool {
         })
 }
 
-fn check_seccomp(profile: &Value, path: &str, errors: &mut Faults) {
+fn check_seccomp(profile: &Value, path: &str, errors: &mut ErrorList) {
     if !profile.is_object() {
         return;
     }
@@ -172,7 +172,7 @@ fn check_seccomp(profile: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_apparmor(profile: &Value, path: &str, errors: &mut Faults) {
+fn check_apparmor(profile: &Value, path: &str, errors: &mut ErrorList) {
     if !profile.is_object() {
         return;
     }
@@ -207,7 +207,7 @@ mod tests {
             "fsGroup": -1, "supplementalGroups": [1, -2], "fsGroupChangePolicy": "Odd",
             "sysctls": [{"name": "kernel.x"}, {"name": "a b"}, {"name": "kernel.x"}, {"name": ""}],
             "seccompProfile": {"type": "Localhost"}, "appArmorProfile": {"type": "RuntimeDefault", "localhostProfile": "x"}}});
-        let mut errors = Faults::default();
+        let mut errors = ErrorList::default();
         check_pod(&spec, &mut errors);
         check_host_users(&spec, &mut errors);
         let fields: Vec<&str> = errors
@@ -229,12 +229,12 @@ mod tests {
         assert_eq!(fields, want);
         let container =
             json!({"securityContext": {"privileged": true, "allowPrivilegeEscalation": false, "procMount": "Odd"}});
-        let mut errors = Faults::default();
+        let mut errors = ErrorList::default();
         check_container(&container, "c", &mut errors);
         assert_eq!(errors.len(), 2, "{errors:?}");
         let good = json!({"hostUsers": true, "securityContext": {"runAsUser": 5, "sysctls": [{"name": "net.ipv4/x_y.z"}],
             "seccompProfile": {"type": "RuntimeDefault"}, "appArmorProfile": {"type": "Localhost", "localhostProfile": "p"}}});
-        let mut errors = Faults::default();
+        let mut errors = ErrorList::default();
         check_pod(&good, &mut errors);
         check_container(&good, "c", &mut errors);
         assert!(errors.is_empty(), "{errors:?}");

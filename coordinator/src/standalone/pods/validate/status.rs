@@ -1,8 +1,8 @@
-//! Faults of a pod's new status.
+//! Errors of a pod's new status.
 
 use serde_json::{Value, json};
-use yurt_apimachinery::meta::{dns_subdomain_faults, label_key_faults};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::meta::{dns_subdomain_errors, label_key_errors};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::values::{is_ipv4, is_ipv6};
 
 use super::check_ip;
@@ -11,9 +11,9 @@ use crate::registry::fields::{at, invalid, items, text};
 /// Conditions whose names are not checked.
 const SYSTEM: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
-/// Faults of a change from one status to another.
-pub(in super::super) fn check(new: &Value, old: &Value) -> Faults {
-    let mut errors = Faults::default();
+/// Errors of a change from one status to another.
+pub(in super::super) fn check(new: &Value, old: &Value) -> ErrorList {
+    let mut errors = ErrorList::default();
     let negative = "must be a non-negative integer";
     for (index, condition) in items(new, &["status", "conditions"]).iter().enumerate() {
         let path = format!("status.conditions[{index}]");
@@ -29,7 +29,7 @@ pub(in super::super) fn check(new: &Value, old: &Value) -> Faults {
                 &mut errors,
                 format!("{path}.Type"),
                 &kind.into(),
-                label_key_faults(kind),
+                label_key_errors(kind),
             );
         }
     }
@@ -46,14 +46,14 @@ pub(in super::super) fn check(new: &Value, old: &Value) -> Faults {
     errors
 }
 
-fn check_nominated(new: &Value, old: &Value, errors: &mut Faults) {
+fn check_nominated(new: &Value, old: &Value, errors: &mut ErrorList) {
     const FIELD: &str = "status.nominatedNodeName";
     let path = ["status", "nominatedNodeName"];
     let name = text(new, &path);
     if name.is_empty() || name == text(old, &path) {
         return;
     }
-    invalid(errors, FIELD, &name.into(), dns_subdomain_faults(name));
+    invalid(errors, FIELD, &name.into(), dns_subdomain_errors(name));
     if !text(old, &["spec", "nodeName"]).is_empty() {
         let why = "may not be set on pods that are already bound to a node";
         errors.push(FieldError::forbidden(FIELD, why));
@@ -61,7 +61,7 @@ fn check_nominated(new: &Value, old: &Value, errors: &mut Faults) {
 }
 
 /// New addresses have to be valid, at most one of each family.
-fn check_addresses(new: &Value, old: &Value, errors: &mut Faults) {
+fn check_addresses(new: &Value, old: &Value, errors: &mut ErrorList) {
     const FIELD: &str = "status.podIPs";
     let path = ["status", "podIPs"];
     let (given, held) = (items(new, &path), items(old, &path));

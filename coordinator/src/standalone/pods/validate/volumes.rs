@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use yurt_apimachinery::meta::dns_label_faults;
+use yurt_apimachinery::meta::dns_label_errors;
 use yurt_apimachinery::quantity::Quantity;
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 
 use super::{check_descending, check_no_steps_back};
 use crate::registry::fields::{at, invalid, is_set, items, text};
@@ -20,18 +20,18 @@ const REQUIRED: [(&str, &str); 5] = [
 ];
 
 /// The faults of the volumes, and the names of valid ones: those can be mounted.
-pub(super) fn check<'a>(spec: &'a Value, errors: &mut Faults) -> BTreeSet<&'a str> {
+pub(super) fn check<'a>(spec: &'a Value, errors: &mut ErrorList) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for (index, volume) in items(spec, &["volumes"]).iter().enumerate() {
         let path = format!("spec.volumes[{index}]");
-        let mut faults = Faults::default();
+        let mut faults = ErrorList::default();
         check_source(volume, &path, &mut faults);
         let name = text(volume, &["name"]);
         let field = format!("{path}.name");
         if name.is_empty() {
             faults.push(FieldError::required(field.as_str(), ""));
         } else {
-            invalid(&mut faults, &field, &name.into(), dns_label_faults(name));
+            invalid(&mut faults, &field, &name.into(), dns_label_errors(name));
         }
         if names.contains(name) {
             faults.push(FieldError::duplicate(field, name));
@@ -45,7 +45,7 @@ pub(super) fn check<'a>(spec: &'a Value, errors: &mut Faults) -> BTreeSet<&'a st
 }
 
 /// A token of a service account needs a service account.
-pub(super) fn check_tokens(spec: &Value, errors: &mut Faults) {
+pub(super) fn check_tokens(spec: &Value, errors: &mut ErrorList) {
     if !text(spec, &["serviceAccountName"]).is_empty() {
         return;
     }
@@ -60,7 +60,7 @@ pub(super) fn check_tokens(spec: &Value, errors: &mut Faults) {
     }
 }
 
-fn check_source(volume: &Value, path: &str, errors: &mut Faults) {
+fn check_source(volume: &Value, path: &str, errors: &mut ErrorList) {
     let members = volume.as_object().into_iter().flatten();
     let sources: Vec<&String> = members
         .filter(|(name, value)| *name != "name" && !value.is_null())
@@ -92,7 +92,7 @@ fn check_source(volume: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_host_path(source: &Value, path: &str, errors: &mut Faults) {
+fn check_host_path(source: &Value, path: &str, errors: &mut ErrorList) {
     const TYPES: [&str; 8] = [
         "",
         "BlockDevice",
@@ -111,7 +111,7 @@ fn check_host_path(source: &Value, path: &str, errors: &mut Faults) {
 }
 
 /// Files made of the keys of an object.
-fn check_files(source: &Value, path: &str, errors: &mut Faults) {
+fn check_files(source: &Value, path: &str, errors: &mut ErrorList) {
     check_mode(at(source, &["defaultMode"]), &format!("{path}.defaultMode"), errors);
     for (index, item) in items(source, &["items"]).iter().enumerate() {
         let of = |name: &str| format!("{path}.items[{index}].{name}");
@@ -129,7 +129,7 @@ fn check_files(source: &Value, path: &str, errors: &mut Faults) {
     }
 }
 
-fn check_mode(mode: &Value, field: &str, errors: &mut Faults) {
+fn check_mode(mode: &Value, field: &str, errors: &mut ErrorList) {
     if let Some(mode) = mode.as_i64().filter(|mode| !(0..=0o777).contains(mode)) {
         let why = "must be a number between 0 and 0777 (octal), both inclusive";
         errors.push(FieldError::invalid(field, mode, why));

@@ -1,4 +1,4 @@
-//! Faults of one object: the first ones, and the number of the others.
+//! Errors of one object: the first ones, and the number of the others.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -6,40 +6,40 @@ use std::ops::Deref;
 
 use super::FieldError;
 
-/// Most faults that are kept of one object. More would not help the client, and a body can consist of faults.
-pub const FAULTS_MAX: usize = 100;
+/// Most errors that are kept of one object. More would not help the client, and a body can consist of errors.
+pub const ERRORS_MAX: usize = 100;
 
-/// A list of faults that keeps the first [`FAULTS_MAX`] and counts the others.
+/// A list of errors that keeps the first [`ERRORS_MAX`] and counts the others.
 ///
 /// ```
-/// use yurt_apimachinery::status::{FieldError, Faults};
+/// use yurt_apimachinery::status::{FieldError, ErrorList};
 ///
-/// let faults: Faults = (0..300).map(|at| FieldError::required(format!("items[{at}]"), "")).collect();
-/// assert_eq!((faults.len(), faults.left_out()), (100, 200));
+/// let errors: ErrorList = (0..300).map(|at| FieldError::required(format!("items[{at}]"), "")).collect();
+/// assert_eq!((errors.len(), errors.left_out()), (100, 200));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct ErrorList {
     kept: Vec<FieldError>,
     left_out: usize,
 }
 
-// === impl Faults ===
+// === impl ErrorList ===
 
-impl Faults {
-    /// Adds a fault, or counts it when there are enough.
-    pub fn push(&mut self, fault: FieldError) {
-        if self.kept.len() < FAULTS_MAX {
-            self.kept.push(fault);
+impl ErrorList {
+    /// Adds an error, or counts it when there are enough.
+    pub fn push(&mut self, error: FieldError) {
+        if self.kept.len() < ERRORS_MAX {
+            self.kept.push(error);
         } else {
             self.left_out += 1;
         }
     }
 
-    /// Adds a fault that is not kept yet.
-    pub fn push_new(&mut self, fault: FieldError) {
-        let is_known = |known: &FieldError| (&known.field, &known.message) == (&fault.field, &fault.message);
+    /// Adds an error that is not kept yet.
+    pub fn push_new(&mut self, error: FieldError) {
+        let is_known = |known: &FieldError| (&known.field, &known.message) == (&error.field, &error.message);
         if !self.kept.iter().any(is_known) {
-            self.push(fault);
+            self.push(error);
         }
     }
 
@@ -52,7 +52,7 @@ impl Faults {
     /// Adds those of another list that are not kept yet.
     pub fn append_new(&mut self, other: Self) {
         self.left_out += other.left_out;
-        other.kept.into_iter().for_each(|fault| self.push_new(fault));
+        other.kept.into_iter().for_each(|error| self.push_new(error));
     }
 
     /// Number of those counted and not kept.
@@ -79,7 +79,7 @@ impl Faults {
     }
 }
 
-impl Deref for Faults {
+impl Deref for ErrorList {
     type Target = [FieldError];
 
     fn deref(&self) -> &[FieldError] {
@@ -87,24 +87,24 @@ impl Deref for Faults {
     }
 }
 
-impl Extend<FieldError> for Faults {
-    fn extend<I: IntoIterator<Item = FieldError>>(&mut self, faults: I) {
-        faults.into_iter().for_each(|fault| self.push(fault));
+impl Extend<FieldError> for ErrorList {
+    fn extend<I: IntoIterator<Item = FieldError>>(&mut self, errors: I) {
+        errors.into_iter().for_each(|error| self.push(error));
     }
 }
 
-impl FromIterator<FieldError> for Faults {
-    fn from_iter<I: IntoIterator<Item = FieldError>>(faults: I) -> Self {
+impl FromIterator<FieldError> for ErrorList {
+    fn from_iter<I: IntoIterator<Item = FieldError>>(errors: I) -> Self {
         let mut all = Self::default();
-        all.extend(faults);
+        all.extend(errors);
         all
     }
 }
 
-impl From<FieldError> for Faults {
-    fn from(fault: FieldError) -> Self {
+impl From<FieldError> for ErrorList {
+    fn from(error: FieldError) -> Self {
         Self {
-            kept: vec![fault],
+            kept: vec![error],
             left_out: 0,
         }
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::formats::Format;
 use super::path::Path;
 use super::{Additional, Node};
-use yurt_apimachinery::status::{Faults, FieldError};
+use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::text::go_quote;
 
 /// Constraints on a value in addition to its type.
@@ -98,7 +98,7 @@ impl Limits {
 /// Adds the faults of `value` at `path`; `old` is the previous value at that place. Returns the number of parts of the
 /// schema that were checked successfully, counted as in kube-apiserver: of alternatives that all fail, the one with the
 /// highest number is reported.
-pub(super) fn check(node: &Node, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut Faults) -> usize {
+pub(super) fn check(node: &Node, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut ErrorList) -> usize {
     if old == Some(value) {
         return 0;
     }
@@ -145,7 +145,7 @@ fn type_of(value: &Value) -> &'static str {
 }
 
 /// Checks that a value is of a type the schema allows; the name of its type depends on whether the schema has a format.
-fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Faults) -> bool {
+fn check_type(node: &Node, path: &str, value: &Value, errors: &mut ErrorList) -> bool {
     let found = type_of(value);
     let is_whole = || value.as_f64().is_some_and(|number| number.fract() == 0.0);
     let fits = |wanted: &&str| match (*wanted, found) {
@@ -177,7 +177,7 @@ fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Faults) -> bo
     false
 }
 
-fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut Faults) {
+fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut ErrorList) {
     let length = text.chars().count() as u64;
     if let Some(most) = limits.max_length.filter(|most| length > *most) {
         errors.push(FieldError::too_long(path, usize::try_from(most).unwrap_or(usize::MAX)));
@@ -194,7 +194,7 @@ fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut Faults) {
     }
 }
 
-fn check_number(node: &Node, path: &str, value: &Value, errors: &mut Faults) {
+fn check_number(node: &Node, path: &str, value: &Value, errors: &mut ErrorList) {
     let limits = &node.limits;
     let number = value.as_f64().unwrap_or_default();
     if node.types == ["integer"] {
@@ -226,7 +226,7 @@ fn check_number(node: &Node, path: &str, value: &Value, errors: &mut Faults) {
     }
 }
 
-fn check_items(node: &Node, path: &mut Path, items: &[Value], errors: &mut Faults) -> usize {
+fn check_items(node: &Node, path: &mut Path, items: &[Value], errors: &mut ErrorList) -> usize {
     let mut matched = 0;
     if let Some(inner) = &node.items {
         for (index, item) in items.iter().enumerate() {
@@ -262,7 +262,7 @@ fn check_items(node: &Node, path: &mut Path, items: &[Value], errors: &mut Fault
     matched
 }
 
-fn check_allowed(limits: &Limits, path: &str, value: &Value, errors: &mut Faults) {
+fn check_allowed(limits: &Limits, path: &str, value: &Value, errors: &mut ErrorList) {
     if limits.allowed.is_empty() || limits.allowed.contains(value) {
         return;
     }
@@ -280,7 +280,7 @@ fn check_members(
     path: &mut Path,
     members: &serde_json::Map<String, Value>,
     old: Option<&Value>,
-    errors: &mut Faults,
+    errors: &mut ErrorList,
 ) -> usize {
     let mut matched = 0;
     let count = members.len() as u64;
