@@ -1,24 +1,31 @@
 //! A small client of the Kubernetes API, limited to the needs of the testbed.
+//!
+//! Requests go through kube's client, not through the one of our programs: a bug of that client would hide itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use futures_util::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Limited};
+use kube_client::config::AuthInfo;
+use kube_client::{Client, Config};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::Value;
-use yurt_runtime::http::client::{HttpClient, MAX_JSON_RESPONSE, Protocol};
-use yurt_runtime::http::{APPLICATION_JSON, empty, full, stream};
-use yurt_runtime::tls::{ClientTls, PemIdentity, PemPair, PemSource};
+use yurt_runtime::tls::PemPair;
 
-/// A client of one server. Cheap to clone.
+pub use kube_client::client::Body;
+
+/// A client of one server. Cheap to clone. It is made inside a runtime.
 #[derive(Clone)]
 pub struct Api {
-    http: HttpClient,
+    client: Client,
     user_agent: HeaderValue,
 }
 
@@ -46,43 +53,47 @@ pub struct Listing {
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
 
 // === impl Api ===
 
 impl Api {
     /// A server on the loopback interface that trusts and is trusted by `ca_pem`.
+    ///
+    /// # Errors
+    /// The certificates are no PEM.
     pub fn https(port: u16, ca_pem: &str, identity: &PemPair) -> Result<Self> {
-        let identity = PemIdentity::inline("the demo's administrator", identity);
-        Self::tls(port, ca_pem, Some(identity), Protocol::Auto)
-    }
-
-    /// As [`Self::https`], without a certificate of its own, and with a connection for each request.
-    pub fn anonymous(port: u16, ca_pem: &str) -> Result<Self> {
-        Self::tls(port, ca_pem, None, Protocol::Http1)
-    }
-
-    fn tls(port: u16, ca_pem: &str, identity: Option<PemIdentity>, protocol: Protocol) -> Result<Self> {
-        let ca = PemSource::inline("the demo's CA", ca_pem);
-        let tls = ClientTls { ca, identity };
-        let base = format!("https://127.0.0.1:{port}")
-            .parse()
-            .context("a loopback URL must parse")?;
-        let http = HttpClient::new(base, Some(tls.config()?), protocol, CONNECT_TIMEOUT)?;
-        Ok(Self {
-            http,
-            user_agent: HeaderValue::from_static("admin/demo"),
-        })
+        let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).context("the CA is no PEM")?;
+        let mut config = Config::new(loopback("https", port)?);
+        config.root_cert = Some(vec![ca.to_vec()]);
+        config.auth_info = AuthInfo {
+            client_certificate_data: Some(BASE64_STANDARD.encode(&identity.cert_pem)),
+            client_key_data: Some(BASE64_STANDARD.encode(&identity.key_pem).into()),
+            ..AuthInfo::default()
+        };
+        Self::new(config, "admin/demo")
     }
 
     /// A plain HTTP port on the loopback interface: a hub's proxy or its health server.
+    ///
+    /// # Errors
+    /// The client cannot be made.
     pub fn plain(port: u16, user_agent: &'static str) -> Result<Self> {
-        let base = format!("http://127.0.0.1:{port}")
-            .parse()
-            .context("a loopback URL must parse")?;
-        let http = HttpClient::new(base, None, Protocol::Http1, CONNECT_TIMEOUT)?;
+        let mut config = Config::new(loopback("http", port)?);
+        // Without TLS, kube would still load the roots of the system.
+        config.root_cert = Some(Vec::new());
+        Self::new(config, user_agent)
+    }
+
+    fn new(mut config: Config, user_agent: &'static str) -> Result<Self> {
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        // Refusals are what is tested.
+        config.default_retry = false;
         Ok(Self {
-            http,
+            client: Client::try_from(config).context("the client cannot be made")?,
             user_agent: HeaderValue::from_static(user_agent),
         })
     }
@@ -92,12 +103,12 @@ impl Api {
     /// # Errors
     /// [`Refused`], or no answer.
     pub async fn get(&self, path: &str) -> Result<Value> {
-        parse(&self.raw(Method::GET, path, APPLICATION_JSON, None).await?)
+        parse(&self.raw(Method::GET, path, JSON, None).await?)
     }
 
     /// Succeeds if a health endpoint answers with success.
     pub async fn ping(&self, path: &str) -> Result<()> {
-        self.raw(Method::GET, path, APPLICATION_JSON, None).await.map(drop)
+        self.raw(Method::GET, path, JSON, None).await.map(drop)
     }
 
     /// Creates an object and returns it as stored.
@@ -105,11 +116,7 @@ impl Api {
     /// # Errors
     /// [`Refused`], or no answer.
     pub async fn create(&self, collection: &str, object: &Value) -> Result<Value> {
-        parse(
-            &self
-                .raw(Method::POST, collection, APPLICATION_JSON, Some(object))
-                .await?,
-        )
+        parse(&self.raw(Method::POST, collection, JSON, Some(object)).await?)
     }
 
     /// Replaces an object and returns it as stored.
@@ -117,7 +124,7 @@ impl Api {
     /// # Errors
     /// [`Refused`], or no answer.
     pub async fn replace(&self, path: &str, object: &Value) -> Result<Value> {
-        parse(&self.raw(Method::PUT, path, APPLICATION_JSON, Some(object)).await?)
+        parse(&self.raw(Method::PUT, path, JSON, Some(object)).await?)
     }
 
     /// Applies a JSON merge patch and returns the object as stored.
@@ -133,12 +140,12 @@ impl Api {
     /// # Errors
     /// [`Refused`], or no answer.
     pub async fn delete(&self, path: &str) -> Result<()> {
-        self.raw(Method::DELETE, path, APPLICATION_JSON, None).await.map(drop)
+        self.raw(Method::DELETE, path, JSON, None).await.map(drop)
     }
 
     /// A whole collection.
     pub async fn list(&self, path: &str) -> Result<Listing> {
-        let bytes = self.raw(Method::GET, path, APPLICATION_JSON, None).await?;
+        let bytes = self.raw(Method::GET, path, JSON, None).await?;
         let list = parse(&bytes)?;
         let items = list["items"]
             .as_array()
@@ -151,58 +158,21 @@ impl Api {
         })
     }
 
-    /// Sends a request with these headers; returns status and body of any answer.
-    ///
-    /// # Errors
-    /// When there is no complete answer.
-    pub async fn ask(
-        &self,
-        (method, path): (Method, &str),
-        headers: &HeaderMap,
-        body: Option<&Value>,
-    ) -> Result<(u16, Bytes)> {
-        let what = format!("{method} {path}");
-        let mut request = self.request(method, path, APPLICATION_JSON, body)?;
-        request.headers_mut().extend(headers.clone());
-        let answer = self
-            .http
-            .request_bytes(request, ANSWER_TIMEOUT, MAX_JSON_RESPONSE)
-            .await;
-        let (status, _, bytes) = answer.context(what)?;
-        Ok((status.as_u16(), bytes))
-    }
-
-    /// Sends a POST with these headers whose body begins and never ends; returns its answer within `limit`.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
-    pub async fn begin(&self, path: &str, headers: &HeaderMap, limit: Duration) -> Result<(u16, Bytes)> {
-        let mut request = self.request(Method::POST, path, APPLICATION_JSON, None)?;
-        request.headers_mut().extend(headers.clone());
-        request.headers_mut().insert(CONTENT_TYPE, APPLICATION_JSON);
-        let begun = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"{"))]);
-        *request.body_mut() = stream(begun.chain(futures_util::stream::pending()));
-        let answer = self.http.request_bytes(request, limit, MAX_JSON_RESPONSE).await;
-        let (status, _, bytes) = answer.with_context(|| format!("POST {path}"))?;
-        Ok((status.as_u16(), bytes))
-    }
-
     /// Sends a request whose answer is a stream; returns it with any status.
-    pub async fn stream(&self, path: &str) -> Result<Response<Incoming>> {
-        let request = self.request(Method::GET, path, APPLICATION_JSON, None)?;
-        tokio::time::timeout(ANSWER_TIMEOUT, self.http.send(request))
-            .await
-            .context("no answer")?
-            .map_err(Into::into)
+    ///
+    /// # Errors
+    /// The answer has not begun in time.
+    pub async fn stream(&self, path: &str) -> Result<Response<Body>> {
+        let request = self.request(Method::GET, path, JSON, None)?;
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.client.send(request));
+        answer.await.context("no answer")?.map_err(Into::into)
     }
 
     async fn raw(&self, method: Method, path: &str, kind: HeaderValue, body: Option<&Value>) -> Result<Bytes> {
         let what = format!("{method} {path}");
         let request = self.request(method, path, kind, body)?;
-        let answer = self
-            .http
-            .request_bytes(request, ANSWER_TIMEOUT, MAX_JSON_RESPONSE)
-            .await;
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.exchange(request));
+        let answer = answer.await.context("no answer in time").flatten();
         let (status, headers, bytes) = answer.with_context(|| what.clone())?;
         if status.is_success() {
             return Ok(bytes);
@@ -218,24 +188,37 @@ impl Api {
         .into())
     }
 
+    async fn exchange(&self, request: Request<Body>) -> Result<(StatusCode, HeaderMap, Bytes)> {
+        let (head, body) = self.client.send(request).await?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let body = body.map_err(|error| anyhow!(error).context("the answer broke off"))?;
+        Ok((head.status, head.headers, body.to_bytes()))
+    }
+
     fn request(
         &self,
         method: Method,
         path: &str,
         content_type: HeaderValue,
         body: Option<&Value>,
-    ) -> Result<Request<yurt_runtime::http::Body>> {
-        let mut request = Request::new(body.map_or_else(empty, |value| full(value.to_string())));
+    ) -> Result<Request<Body>> {
+        let bytes = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
+        let mut request = Request::new(Body::from(bytes));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().with_context(|| format!("{path} must be a path"))?;
         let headers = request.headers_mut();
-        headers.insert(ACCEPT, APPLICATION_JSON);
+        headers.insert(ACCEPT, JSON);
         headers.insert(USER_AGENT, self.user_agent.clone());
         if body.is_some() {
             headers.insert(CONTENT_TYPE, content_type);
         }
         Ok(request)
     }
+}
+
+fn loopback(scheme: &str, port: u16) -> Result<Uri> {
+    let uri = format!("{scheme}://127.0.0.1:{port}").parse();
+    uri.context("a loopback URL must parse")
 }
 
 /// The status code, if the server answered with a refusal.

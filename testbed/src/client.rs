@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use serde_json::Value;
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 
-use crate::api::{Api, Listing};
+use crate::api::{Api, Body, Listing};
 
 /// Pause before a client retries after an error.
 const RETRY: Duration = Duration::from_millis(200);
@@ -102,11 +102,11 @@ impl Client {
             watch_seconds,
             reads: watch::Sender::new(true).subscribe(),
         };
-        Self::with_habits(tasks, api, collection, options, record)
+        Self::with_options(tasks, api, collection, options, record)
     }
 
     /// As [`Self::recording`], for a client that may be slow.
-    pub fn with_habits(
+    pub fn with_options(
         tasks: &TaskGroup,
         api: Api,
         collection: &'static str,
@@ -245,7 +245,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
         Ok(End::Closed)
     }
 
-    async fn next_frame(&mut self, body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+    async fn next_frame(&mut self, body: &mut Body) -> Option<Result<Frame<Bytes>, kube_client::Error>> {
         // Its sender may be gone; the last value stays in force.
         let _ = self.options.reads.wait_for(|reads| *reads).await;
         body.frame().await

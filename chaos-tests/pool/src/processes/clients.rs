@@ -159,7 +159,7 @@ impl Recorded {
         let kept = Arc::clone(&history);
         let options = WatchOptions { watch_seconds, reads };
         let tasks = &environment.pool.setup.tasks;
-        let client = Client::with_habits(tasks, api.clone(), collection, options, move |told| {
+        let client = Client::with_options(tasks, api.clone(), collection, options, move |told| {
             kept.lock().unwrap_or_else(PoisonError::into_inner).push(seen(&told));
         });
         let kind = collection.rsplit('/').next().unwrap_or_default();

@@ -6,6 +6,7 @@
 //! [`member`]: a node of the pool whose certificate was stolen. [`pod`]: a process on a node, without any right.
 //! [`stranger`]: a client without a certificate that reaches the coordinator. [`forger`]: a stolen node that leads.
 
+mod client;
 mod forger;
 mod member;
 mod pod;
@@ -22,9 +23,9 @@ use futures_util::future::join_all;
 use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::watch;
-use yurt_testbed::api::Api;
 use yurt_testbed::pool::TestPool;
 
+use client::AttackClient;
 pub(super) use forger::play as forge;
 pub(super) use member::NODE;
 
@@ -175,8 +176,8 @@ async fn live(mut attacker: impl Attacker, mut wanted: watch::Receiver<bool>) {
 
 /// Sends the attack so many times at once, over a connection each, with a body that never ends. Each is held open for
 /// [`HELD`] at most.
-async fn crowd(api: &Api, attack: &Attack, record: &Record, count: usize) {
-    let begun = (0..count).map(|_| api.begin(&attack.path, &attack.headers, HELD));
+async fn crowd(client: &AttackClient, attack: &Attack, record: &Record, count: usize) {
+    let begun = (0..count).map(|_| client.begin(&attack.path, &attack.headers, HELD));
     for answer in join_all(begun).await {
         record.add(attack.name, attack.judge(answer.ok().as_ref()));
     }
@@ -186,9 +187,9 @@ async fn crowd(api: &Api, attack: &Attack, record: &Record, count: usize) {
 
 impl Attack {
     /// Sends the request; returns status and body of the answer, if there was one.
-    async fn send(&self, api: &Api) -> Option<(u16, Bytes)> {
+    async fn send(&self, client: &AttackClient) -> Option<(u16, Bytes)> {
         let line = (self.method.clone(), self.path.as_str());
-        api.ask(line, &self.headers, self.body.as_ref()).await.ok()
+        client.ask(line, &self.headers, self.body.as_ref()).await.ok()
     }
 
     fn judge(&self, answer: Option<&(u16, Bytes)>) -> Finding {

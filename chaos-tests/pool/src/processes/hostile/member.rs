@@ -13,6 +13,7 @@ use yurt_testbed::pool::{ELECTION, TestPool};
 use yurt_testbed::sample::NAMESPACE;
 use yurt_workspace::Stopwatch;
 
+use super::client::AttackClient;
 use super::{Attack, Attacker, Finding, Record, Refusal, crowd};
 
 /// The node. The cloud has it in the pool; there is no hub on it.
@@ -131,8 +132,8 @@ const ALL: [Kind; 19] = [
 
 /// The actor.
 pub(super) struct Member {
-    /// Clients of each coordinator.
-    apis: Vec<Api>,
+    /// Clients of each coordinator: one reads, one attacks.
+    clients: Vec<(Api, AttackClient)>,
     random: fastrand::Rng,
     record: Record,
     sight: Sight,
@@ -162,9 +163,13 @@ impl Member {
         let identities = &pool.setup.identities;
         let pair = identities.client_pair(&format!("system:node:{NODE}"), &["system:nodes"])?;
         let coordinators = std::iter::once(&pool.coordinator).chain(&pool.others);
-        let apis = coordinators.map(|one| Api::https(one.port, identities.ca_pem(), &pair));
+        let ca = identities.ca_pem();
+        let clients = coordinators.map(|one| {
+            let api = Api::https(one.port, ca, &pair)?;
+            Ok((api, AttackClient::https(one.port, ca, &pair)?))
+        });
         Ok(Self {
-            apis: apis.collect::<Result<_>>()?,
+            clients: clients.collect::<Result<_>>()?,
             random: fastrand::Rng::with_seed(seed),
             record,
             sight: Sight::default(),
@@ -172,7 +177,7 @@ impl Member {
     }
 
     async fn one(&mut self, kind: Kind) -> Result<()> {
-        let api = self.apis[self.random.usize(..self.apis.len())].clone();
+        let (api, client) = self.clients[self.random.usize(..self.clients.len())].clone();
         let began = Stopwatch::start();
         let lease = api.get(ELECTION).await?;
         self.sight.see(began, key_and_version(&lease).1);
@@ -185,10 +190,10 @@ impl Member {
         let feed = api.get(FEED).await?;
         let attack = kind.attack(&Stand { lease, feed }).context("there is no leader")?;
         if kind == Kind::UnfinishedFeed {
-            crowd(&api, &attack, &self.record, CROWD).await;
+            crowd(&client, &attack, &self.record, CROWD).await;
             return Ok(());
         }
-        let answer = attack.send(&api).await;
+        let answer = attack.send(&client).await;
         let mut finding = attack.judge(answer.as_ref());
         let Some((code, body)) = answer else {
             self.record.add(attack.name, finding);

@@ -12,10 +12,10 @@ use rustix::process::geteuid;
 use rustix::thread::{Gid, Uid, set_thread_res_gid, set_thread_res_uid};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_testbed::api::Api;
 use yurt_testbed::pool::TestPool;
 use yurt_testbed::sample::NAMESPACE;
 
+use super::client::AttackClient;
 use super::{Attack, Attacker, Record, Refusal, crowd, live};
 
 /// `nobody`, and its group.
@@ -78,7 +78,7 @@ const ALL: [Kind; 7] = [
 /// The actor.
 pub(super) struct Pod {
     /// Proxy ports of each hub.
-    proxies: Vec<Api>,
+    proxies: Vec<AttackClient>,
     random: fastrand::Rng,
     record: Record,
     /// True if it can have another uid that hubs see.
@@ -89,7 +89,7 @@ pub(super) struct Pod {
 
 impl Pod {
     pub(super) fn new(pool: &TestPool, seed: u64, record: Record) -> Result<Self> {
-        let proxies = pool.hubs.iter().map(|hub| Api::plain(hub.proxy_port, "hostile/demo"));
+        let proxies = pool.hubs.iter().map(|hub| AttackClient::plain(hub.proxy_port));
         Ok(Self {
             proxies: proxies.collect::<Result<_>>()?,
             random: fastrand::Rng::with_seed(seed),
@@ -127,12 +127,12 @@ impl Attacker for Pod {
             for kind in round {
                 if kind != Kind::Kubelet || self.has_uid {
                     let attack = kind.attack(&mut self.random);
-                    let api = &self.proxies[self.random.usize(..self.proxies.len())];
+                    let client = &self.proxies[self.random.usize(..self.proxies.len())];
                     if kind == Kind::Unfinished {
-                        crowd(api, &attack, &self.record, CROWD).await;
+                        crowd(client, &attack, &self.record, CROWD).await;
                         continue;
                     }
-                    let answer = attack.send(api).await;
+                    let answer = attack.send(client).await;
                     self.record.add(attack.name, attack.judge(answer.as_ref()));
                 }
                 tokio::time::sleep(PACE).await;

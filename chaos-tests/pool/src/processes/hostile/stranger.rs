@@ -8,9 +8,9 @@ use anyhow::Result;
 use futures_util::future::join_all;
 use http::Method;
 use tokio::net::TcpStream;
-use yurt_testbed::api::Api;
 use yurt_testbed::pool::{ELECTION, TestPool};
 
+use super::client::AttackClient;
 use super::{Attack, Attacker, Record, Refusal};
 
 /// Idle sockets that are held open; more than a coordinator keeps for unauthenticated clients.
@@ -35,7 +35,7 @@ const PATHS: [(&str, &str); 4] = [
 /// The actor.
 pub(super) struct Stranger {
     /// Port of each coordinator, and a client without certificate.
-    doors: Vec<(u16, Api)>,
+    doors: Vec<(u16, AttackClient)>,
     record: Record,
 }
 
@@ -45,14 +45,14 @@ impl Stranger {
     pub(super) fn new(pool: &TestPool, record: Record) -> Result<Self> {
         let ca = pool.setup.identities.ca_pem();
         let coordinators = std::iter::once(&pool.coordinator).chain(&pool.others);
-        let doors = coordinators.map(|one| Ok((one.port, Api::anonymous(one.port, ca)?)));
+        let doors = coordinators.map(|one| Ok((one.port, AttackClient::anonymous(one.port, ca)?)));
         Ok(Self {
             doors: doors.collect::<Result<_>>()?,
             record,
         })
     }
 
-    async fn one(&self, api: &Api, name: &'static str, path: &str) {
+    async fn one(&self, client: &AttackClient, name: &'static str, path: &str) {
         let attack = Attack {
             name,
             method: Method::GET,
@@ -60,7 +60,7 @@ impl Stranger {
             owed: NOBODY,
             ..Attack::default()
         };
-        let answer = attack.send(api).await;
+        let answer = attack.send(client).await;
         self.record.add(name, attack.judge(answer.as_ref()));
     }
 }
@@ -69,9 +69,9 @@ impl Attacker for Stranger {
     /// Its sockets are closed when it ends.
     async fn attack(&mut self) {
         let mut held = VecDeque::new();
-        for (port, api) in self.doors.iter().cycle() {
+        for (port, client) in self.doors.iter().cycle() {
             let requests = PATHS.into_iter().cycle().take(CROWD);
-            join_all(requests.map(|(name, path)| self.one(api, name, path))).await;
+            join_all(requests.map(|(name, path)| self.one(client, name, path))).await;
             for _ in 0..AT_ONCE {
                 let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
                 let socket = tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address)).await;
