@@ -12,6 +12,7 @@ mod hub {
     mod filtering;
     mod golden_disk;
     mod golden_feed;
+    mod golden_watch;
     mod harness;
     mod health;
     mod heartbeats;

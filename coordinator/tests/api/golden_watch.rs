@@ -79,6 +79,7 @@ async fn golden_lists_and_objects_are_answered() {
     get(&mut recording, &reader, &format!("{SERVICES}?continue=%21"), JSON).await;
     for (version, rule) in [
         ("1", "Exact"),
+        ("1006", "Exact"),
         ("4611686018427387905", "NotOlderThan"),
         ("0", "NotOlderThan"),
     ] {
