@@ -7,6 +7,7 @@
 //! ```text
 //! for _ in 1 2; do UPDATE_GOLDEN=1 cargo test -p yurt-hub-client --test hub golden &&
 //!     UPDATE_GOLDEN=1 cargo test -p yurt-coordinator --test api golden; done
+//! UPDATE_GOLDEN=1 cargo test -p yurt-storage --test golden
 //! ```
 //!
 //! A recording of the wire is text: sections with a title (`=== title`) and the bytes as they were sent. Bytes that
