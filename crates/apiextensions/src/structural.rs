@@ -28,13 +28,13 @@ mod combined;
 mod formats;
 mod path;
 mod shape;
-mod survey;
+mod unsupported;
 mod validate;
 
 use combined::Combined;
 use path::Path;
-use survey::pattern;
-pub use survey::{check, not_enforced};
+use unsupported::pattern;
+pub use unsupported::{check, not_enforced};
 pub use validate::Limits;
 
 /// The schema of one version of a kind.

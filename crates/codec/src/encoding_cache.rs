@@ -31,24 +31,25 @@ static CACHED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The cached encodings of one object. Most objects have none.
 #[derive(Default)]
 struct EncodingCache {
-    item: OnceLock<Form>,
+    item: OnceLock<CachedItem>,
     /// The run that begins with this object, in JSON and in protobuf.
     runs: [Mutex<Option<Box<CachedRun>>>; 2],
 }
 
 /// Form of the items of a list whose compressed runs are cached.
 #[derive(Clone, Copy, Debug)]
-pub enum Plain {
+pub enum ItemForm {
     /// The JSON as it is.
     Json,
     /// An item of a protobuf list.
-    Item(Message),
+    Protobuf(Message),
 }
 
-enum Form {
+/// An item of a protobuf list.
+enum CachedItem {
     /// The item.
-    Item(Bytes),
-    /// Its length.
+    Bytes(Bytes),
+    /// Its length, for an item that had no room.
     Len(u32),
 }
 
@@ -64,10 +65,10 @@ pub(crate) fn protobuf_item_len(object: &Object, message: Message) -> usize {
 }
 
 /// The object as an item of a list.
-pub(crate) fn item(object: &Object, plain: Plain) -> Bytes {
-    match plain {
-        Plain::Json => object.bytes().clone(),
-        Plain::Item(message) => protobuf_item(object, message),
+pub(crate) fn item(object: &Object, form: ItemForm) -> Bytes {
+    match form {
+        ItemForm::Json => object.bytes().clone(),
+        ItemForm::Protobuf(message) => protobuf_item(object, message),
     }
 }
 
@@ -82,35 +83,35 @@ fn cache_of(object: &Object) -> &EncodingCache {
 impl EncodingCache {
     /// The object as an item of a list: a field of the list, key and length included.
     fn item(&self, message: Message, json: &[u8]) -> Bytes {
-        match self.form(message, json) {
-            Form::Item(item) => item.clone(),
-            Form::Len(_) => encode(message, json),
+        match self.cached_item(message, json) {
+            CachedItem::Bytes(item) => item.clone(),
+            CachedItem::Len(_) => encode(message, json),
         }
     }
 
     /// Length of [`Self::item`].
     fn item_len(&self, message: Message, json: &[u8]) -> usize {
-        match self.form(message, json) {
-            Form::Item(item) => item.len(),
-            Form::Len(len) => *len as usize,
+        match self.cached_item(message, json) {
+            CachedItem::Bytes(item) => item.len(),
+            CachedItem::Len(len) => *len as usize,
         }
     }
 
-    fn form(&self, message: Message, json: &[u8]) -> &Form {
+    fn cached_item(&self, message: Message, json: &[u8]) -> &CachedItem {
         self.item.get_or_init(|| {
             let item = encode(message, json);
             if reserve(item.len()) {
-                return Form::Item(item);
+                return CachedItem::Bytes(item);
             }
-            Form::Len(u32::try_from(item.len()).unwrap_or(u32::MAX))
+            CachedItem::Len(u32::try_from(item.len()).unwrap_or(u32::MAX))
         })
     }
 
     /// Passes the compressed run that begins with this object to a function.
     fn run<T>(&self, run: &Run<'_>, compressor: &mut Compressor, show: impl FnOnce(&Deflated) -> T) -> T {
-        let slot = match run.plain {
-            Plain::Json => &self.runs[0],
-            Plain::Item(_) => &self.runs[1],
+        let slot = match run.form {
+            ItemForm::Json => &self.runs[0],
+            ItemForm::Protobuf(_) => &self.runs[1],
         };
         let lock = || slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(cached) = lock().as_deref().filter(|cached| cached.is_of(run)) {
@@ -133,7 +134,7 @@ impl EncodingCache {
 impl Drop for EncodingCache {
     fn drop(&mut self) {
         let item = match self.item.get() {
-            Some(Form::Item(item)) => item.len(),
+            Some(CachedItem::Bytes(item)) => item.len(),
             _ => 0,
         };
         let runs = self.runs.iter_mut().filter_map(|run| run.get_mut().ok()?.as_deref());

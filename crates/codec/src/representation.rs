@@ -20,7 +20,6 @@ use yurt_apimachinery::watch::{self, EventType};
 mod bookmark;
 mod list;
 
-pub use crate::encoding_cache::Plain;
 pub use list::{GzipList, ListBody};
 
 // === impl Negotiated ===

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use yurt_apimachinery::Object;
 use yurt_apimachinery::object::ObjectIdentity;
 
-use super::Plain;
+use super::ItemForm;
 use crate::deflate::{Compressor, Deflated, WINDOW};
 
 /// Minimum bytes of JSON in a run, except the last one: the distance that the next run can refer back.
@@ -26,7 +26,7 @@ pub(crate) struct Run<'a> {
     /// Text between two items.
     pub(crate) separator: &'static [u8],
     /// The form of the items.
-    pub(crate) plain: Plain,
+    pub(crate) form: ItemForm,
 }
 
 /// A compressed run.
@@ -87,7 +87,7 @@ impl Run<'_> {
     }
 
     fn text(&self, objects: &[Object]) -> Vec<u8> {
-        let items: Vec<Bytes> = objects.iter().map(|object| super::item(object, self.plain)).collect();
+        let items: Vec<Bytes> = objects.iter().map(|object| super::item(object, self.form)).collect();
         items.join(self.separator)
     }
 }

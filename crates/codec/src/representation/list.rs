@@ -2,7 +2,7 @@
 
 use super::pretty_text;
 use crate::deflate::{self, Compressor, Deflated, Sum, stored};
-use crate::encoding_cache::{self, Plain, Run, reach, run_len};
+use crate::encoding_cache::{self, ItemForm, Run, reach, run_len};
 use crate::negotiation::{Format, MetaVersion, Negotiated, TableOptions, Transform};
 use crate::schema::{self, Message};
 use crate::table::Printer;
@@ -30,7 +30,7 @@ pub struct ListBody {
 /// A list as a gzip stream. Neighbours that are listed often are compressed once.
 pub struct GzipList {
     list: ListBody,
-    plain: Plain,
+    form: ItemForm,
     /// Objects that the next run may refer to.
     before: Vec<Object>,
     compressor: Compressor,
@@ -107,25 +107,25 @@ impl ListBody {
     }
 
     /// The cacheable form of its items, if they have one.
-    pub fn plain(&self) -> Option<Plain> {
+    pub fn plain(&self) -> Option<ItemForm> {
         match self.item {
             Item::Text {
                 style: Style::Compact,
                 look: Look::Whole,
-            } => Some(Plain::Json),
+            } => Some(ItemForm::Json),
             Item::Protobuf {
                 message,
                 look: Look::Whole,
-            } => Some(Plain::Item(message)),
+            } => Some(ItemForm::Protobuf(message)),
             _ => None,
         }
     }
 
-    /// The list as a gzip stream; its items have the form `plain`.
-    pub fn gzipped(self, plain: Plain) -> GzipList {
+    /// The list as a gzip stream of items in `form`.
+    pub fn gzipped(self, form: ItemForm) -> GzipList {
         GzipList {
             list: self,
-            plain,
+            form,
             before: Vec::new(),
             compressor: Compressor::default(),
             sum: Sum::default(),
@@ -223,7 +223,7 @@ impl GzipList {
             objects: &objects,
             before: &self.before,
             separator: list.separator,
-            plain: self.plain,
+            form: self.form,
         };
         let Some(piece) = run.deflated(compressor, &mut put) else {
             return list.tail.take().map(|tail| put(&stored(&tail)));

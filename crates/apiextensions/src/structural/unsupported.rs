@@ -15,13 +15,13 @@ const NAMED_MAX: usize = 20;
 /// # Errors
 /// The field of the schema, as kube-apiserver names it, and the reason.
 pub fn check(schema: &Value) -> Result<(), String> {
-    let mut fault = None;
+    let mut error = None;
     walk(schema, String::new(), &mut |path, schema| {
-        if let (None, Some(Err(why))) = (&fault, pattern(schema)) {
-            fault = Some(format!("{path}pattern: {}: {why}", schema["pattern"]));
+        if let (None, Some(Err(why))) = (&error, pattern(schema)) {
+            error = Some(format!("{path}pattern: {}: {why}", schema["pattern"]));
         }
     });
-    fault.map_or(Ok(()), Err)
+    error.map_or(Ok(()), Err)
 }
 
 /// The fields whose rules in CEL, or whose formats, are not enforced.
