@@ -14,7 +14,7 @@ use crate::model::leadership::{Bounds, Leadership, Reached};
 use crate::model::replica::Replica;
 use crate::model::{leadership, replica};
 use crate::report::{Mutant, Report, Row};
-use crate::scenarios::{self, Scenario};
+use crate::simulation::{self, Scenario};
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
             report.rows.push(explore_replica(name, bounds, plan, &report.struck));
         }
     }
-    for scenario in scenarios::all().iter().filter(|scenario| wanted(&scenario.name)) {
+    for scenario in simulation::all().iter().filter(|scenario| wanted(&scenario.name)) {
         say(&format!("simulating {}", scenario.name));
         report.rows.push(simulate(scenario, plan, &report.struck));
     }
@@ -124,9 +124,9 @@ fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
             report.mutants.push(Mutant { name, caught });
         }
     }
-    for scenario in scenarios::mutants().iter().filter(|scenario| wanted(&scenario.name)) {
+    for scenario in simulation::mutants().iter().filter(|scenario| wanted(&scenario.name)) {
         say(&format!("hunting {}", scenario.name));
-        let total = scenarios::repeat(scenario, plan.seed, u64::MAX, plan.threads, plan.limit());
+        let total = simulation::repeat(scenario, plan.seed, u64::MAX, plan.threads, plan.limit());
         let caught = total.violation.map(|(seed, what)| {
             // The path to it follows in more lines.
             let what = what.lines().next().unwrap_or_default();
@@ -145,7 +145,7 @@ fn simulate(scenario: &Scenario, plan: &Plan, struck: &Struck) -> Row {
     } else {
         scenario.enough.0
     };
-    let total = scenarios::repeat(scenario, plan.seed, enough, plan.threads, plan.limit());
+    let total = simulation::repeat(scenario, plan.seed, enough, plan.threads, plan.limit());
     struck.add(&total.struck);
     let mut problems = Vec::new();
     if let Some((seed, what)) = &total.violation {

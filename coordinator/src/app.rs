@@ -174,7 +174,7 @@ impl App {
             pool_kinds: &served.pool_kinds,
             is_member: user.node_name().is_some_and(|node| self.feed.members().contains(node)),
             membership: self.feed.members().basis(),
-            leads: self.feed.fence().leads(user),
+            leads: self.feed.fence().leads(user.node_name()),
             policy: &policy,
             pods: &served.registry,
         };

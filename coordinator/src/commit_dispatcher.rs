@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceVersion;
+use yurt_pool_protocol::fence::Fence;
+use yurt_pool_protocol::guard::Guard;
+use yurt_pool_protocol::names::ELECTION_KEY;
 use yurt_runtime::Clock;
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::{Cacher, Replicas, StorageError};
 
 use crate::feed;
 use crate::feed::collection::PoolCollections;
-use crate::feed::fence::{EPOCH_KEY, Fence};
+use crate::feed::fence::EPOCH_KEY;
 use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::feed::void::Voids;
-use crate::registry::leases::{self, Guard};
+use crate::registry::leases;
 use crate::store::Stores;
 
 /// Dispatches commits, in order, on the store's own thread.
@@ -84,14 +87,20 @@ impl CommitDispatcher {
         if let Some(SharedStoreReceivers { guard, .. }) = &self.shared {
             let election = self.fence.election();
             if let Some(owner) = election.owner {
-                guard.restore(leases::ELECTION_KEY, &election.holder, owner);
+                guard.restore(ELECTION_KEY, &election.holder, owner);
             }
+        }
+    }
+
+    fn publish_record(&self, rv: ResourceVersion, record: &[u8]) {
+        if let Err(error) = self.fence.published(rv, record) {
+            tracing::error!(%error, "Failed to read the epoch record, refusing all feed calls");
         }
     }
 
     fn publish_epoch(&self, loaded: &Loaded) {
         if let Some(record) = loaded.live.iter().find(|stored| stored.key == EPOCH_KEY) {
-            self.fence.published(record.rv, &record.value);
+            self.publish_record(record.rv, &record.value);
         }
     }
 
@@ -128,7 +137,7 @@ impl Sink for CommitDispatcher {
             self.inform_guard(&change.key, change.value.bytes(), change.deleted);
         }
         if let Some(record) = changes.iter().find(|change| change.key == EPOCH_KEY && !change.deleted) {
-            self.fence.published(rv, record.value.bytes());
+            self.publish_record(rv, record.value.bytes());
             self.inform_guard_of_owner();
         }
         if let Some(record) = changes.iter().find(|change| change.key == SCOPE_KEY && !change.deleted) {
@@ -206,7 +215,7 @@ mod tests {
         let waker = Waker::from(woken.clone());
         let mut seen = pin!(lease_objects.reached(rv));
         assert!(seen.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let key = format!("/{}/{}", leases::COLLECTION, leases::ELECTION_KEY);
+        let key = format!("/{}/{}", leases::COLLECTION, ELECTION_KEY);
         dispatcher.committed(rv, &[commit(&key, lease), commit(EPOCH_KEY, record)]);
         assert_eq!(woken.holder.get().map(String::as_str), Some("n1_1"));
     }

@@ -1,8 +1,9 @@
 //! Feed: the pool's leader fills the coordinator with the cloud's data.
 //!
-//! In reading order: [`fence`] (right to feed), [`members`] (nodes of the pool), [`collection`] (readers' view of a
+//! In reading order: [`fence`] (record of the right to feed), [`members`] (nodes of the pool), [`collection`] (readers' view of a
 //! collection), [`scope`] (set of collections), [`void`] (deletion of fed data). Then [`events`] (events of the log, in batches), [`snapshot`] (the whole
-//! state, by difference), [`pending`] and [`bodies`] (parts of it that have arrived), [`wire`] (messages).
+//! state, by difference), [`bodies`] (parts of it that have arrived). The messages and the rules are in
+//! `yurt_pool_protocol::{fence, feed}`.
 //!
 //! Invariant: no call of an older epoch is applied after one of a newer epoch; `C` never decreases within a generation; a
 //! collection is served only after its completeness is durable.
@@ -17,9 +18,13 @@ use http::Request;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use yurt_apimachinery::query::Query;
 use yurt_apimachinery::time::BootTime;
-use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status, nesting};
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_pool_protocol::feed::snapshot::Arriving;
+use yurt_pool_protocol::feed::{CollectionStatus, ENCODINGS, PoolStatus, Refusal, VERSIONS};
+use yurt_pool_protocol::fence::Fence;
+use yurt_pool_protocol::members::COLLECTION;
+use yurt_pool_protocol::names::ELECTION_KEY;
 use yurt_runtime::http::{Inflate, inflate_for};
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
@@ -36,33 +41,18 @@ pub(crate) mod events;
 pub(crate) mod fence;
 pub(crate) mod members;
 mod metrics;
-mod pending;
 pub(crate) mod scope;
 mod snapshot;
 pub(crate) mod void;
-mod wire;
 
 use collection::{PoolCollection, PoolCollections};
-use fence::Fence;
 use members::Members;
 pub(crate) use metrics::FeedMetrics;
-use pending::Arriving;
 use scope::Scope;
 use void::Voids;
-pub(crate) use wire::Refusal;
 
-/// Path of the feed.
-pub(crate) const PATH: &str = "/yurt/v1/feed";
-/// Path of the members' names.
-pub(crate) const MEMBERS_PATH: &str = "/yurt/v1/members";
-/// Path below [`PATH`] to which the leader posts the set of collections.
-pub(crate) const SCOPE: &str = "scope";
 /// Largest body of one feed call, in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
-/// Versions of the feed's calls that this coordinator speaks.
-const VERSIONS: [u64; 1] = [1];
-/// Accepted compressions of the feed's bodies.
-const ENCODINGS: [&str; 1] = ["gzip"];
 /// Prefix of the storage keys that hold a collection's freshness; the collection's name follows.
 pub(crate) const FRESH_PREFIX: &str = "/~fresh/";
 /// Interval of freshness reports: other coordinators take a collection for stale after [`collection::FRESH_FOR`] without one.
@@ -82,7 +72,7 @@ pub(crate) struct Feed {
     /// Last reported freshness of each collection, with its time.
     told: Mutex<BTreeMap<String, (bool, BootTime)>>,
     /// Snapshots that are still arriving. Lock order: fence, this, collection.
-    pending: Mutex<BTreeMap<String, Arriving>>,
+    pending: Mutex<BTreeMap<String, Arriving<bodies::Bodies>>>,
     /// Limit on the bytes of objects that are held, and of those that arrive.
     bytes_max: usize,
     /// Folder for bodies of a large snapshot.
@@ -186,6 +176,7 @@ impl Feed {
     }
 
     /// The durable copies.
+    #[cfg(test)]
     pub(crate) fn replicas(&self) -> &Replicas {
         &self.replicas
     }
@@ -195,34 +186,34 @@ impl Feed {
         self.collections.all()
     }
 
-    /// `GET`: the state of the feed and of every collection.
-    pub(crate) fn state(&self) -> Value {
+    /// State of the feed and of every collection, without reports and bars.
+    pub(crate) fn state(&self) -> PoolStatus {
         let election = self.fence.election();
         let now = self.clock.boot();
         let state_of = |collection: Arc<PoolCollection>| {
             let (generation, applied) = collection.objects().read(|held| (held.generation(), held.position()));
-            let durable = collection.replica().durable();
-            let state = json!({
-                "generation": generation,
-                "appliedUpTo": applied,
-                "durableUpTo": durable.position,
-                "complete": collection.is_served(),
-                "fresh": collection.is_fresh(now),
-                "stalenessSeconds": collection.staleness(now).map(|time| time.as_secs()),
-            });
+            let state = CollectionStatus {
+                generation,
+                applied_up_to: applied.to_string(),
+                durable_up_to: collection.replica().durable().position.to_string(),
+                complete: collection.is_served(),
+                fresh: collection.is_fresh(now),
+                staleness_seconds: collection.staleness(now).map(|time| time.as_secs()),
+            };
             (collection.name().to_owned(), state)
         };
-        json!({
-            "store": self.fence.store(),
-            "epoch": election.epoch,
-            "holder": election.holder,
-            "versions": VERSIONS,
-            "members": self.members.count(),
-            "membersFrom": self.members.basis().as_str(),
-            "encodings": ENCODINGS,
-            "scope": self.scope.state(),
-            "collections": self.collections().map(state_of).collect::<serde_json::Map<_, _>>(),
-        })
+        PoolStatus {
+            store: self.fence.store().to_owned(),
+            epoch: election.epoch,
+            holder: election.holder,
+            versions: VERSIONS.into(),
+            members: self.members.count(),
+            members_from: self.members.basis().as_str().to_owned(),
+            encodings: ENCODINGS.map(str::to_owned).into(),
+            collections: self.collections().map(state_of).collect(),
+            scope: Some(self.scope.state()),
+            ..PoolStatus::default()
+        }
     }
 
     /// `POST <collection>/<call>`: applies a call of the leader. A call that has begun finishes even when its leader
@@ -262,7 +253,7 @@ impl Feed {
     /// As there.
     pub(crate) async fn take_attached(&self, user: &User, path: &str, body: &[u8]) -> Result<Value, FeedError> {
         let (collection, what) = self.collection_of(path)?;
-        if self.fence.leads(user) {
+        if self.fence.leads(user.node_name()) {
             collection.fed_by(user.node_name());
         }
         let taken = match what {
@@ -288,7 +279,7 @@ impl Feed {
     /// # Errors
     /// 409 `fenced`.
     pub(crate) fn check_leader(&self, user: &User) -> Result<(), Refusal> {
-        if self.fence.leads(user) {
+        if self.fence.leads(user.node_name()) {
             return Ok(());
         }
         Err(self.fenced())
@@ -320,7 +311,7 @@ impl Feed {
 
     /// Makes sure that `collection` may be changed up to `to`: a stored mark is ahead of everything that readers get.
     async fn cover(&self, collection: &PoolCollection, generation: u64, to: ResourceVersion) -> Result<(), FeedError> {
-        let (replica, guard) = (collection.replica(), self.fence.guard());
+        let (replica, guard) = (collection.replica(), fence::guard(&self.fence.election()));
         self.stored(self.replicas.cover(replica, generation, to, guard.as_ref()).await)
     }
 
@@ -360,7 +351,7 @@ impl Feed {
     fn is_late(&self, holder: &str) -> bool {
         let lease = self
             .leases
-            .read(|held| held.object(&ObjectKey::parse(leases::ELECTION_KEY)).cloned());
+            .read(|held| held.object(&ObjectKey::parse(ELECTION_KEY)).cloned());
         leases::standing(lease.as_ref()).0 != holder
     }
 
@@ -379,7 +370,7 @@ impl Feed {
 
     /// Refuses other collections until the membership is known: it decides who may read them.
     fn require_members(&self, collection: &PoolCollection) -> Result<(), Refusal> {
-        if collection.name() == yurt_pool_protocol::members::COLLECTION || !self.members.on_trust() {
+        if collection.name() == COLLECTION || !self.members.on_trust() {
             return Ok(());
         }
         Err(Refusal::Members {
@@ -416,60 +407,4 @@ pub(crate) async fn read_call(bodies: &Bodies, request: Request<Incoming>, limit
         plain.map_err(|error| Status::bad_request(format!("not a gzip stream: {error}")))
     };
     bodies.unfold_feed(body, limit, unfold).await
-}
-
-/// Checks if a call with this query is in a version that is spoken here. Runs before its body is read: in another version the
-/// body may have another meaning.
-///
-/// # Errors
-/// 409 `version`: the versions of each side, and the side to upgrade.
-pub(crate) fn check_version(query: Option<&str>) -> Result<(), Refusal> {
-    let asked = Query::parse(query).get("version").map(str::to_owned);
-    let version = asked.as_deref().and_then(|text| text.parse::<u64>().ok());
-    if version.is_some_and(|version| VERSIONS.contains(&version)) {
-        return Ok(());
-    }
-    let caller = asked.map_or_else(|| "none at all".to_owned(), |asked| format!("version {asked:?}"));
-    let is_newer = version.is_some_and(|version| VERSIONS.iter().all(|ours| *ours < version));
-    let older = if is_newer {
-        "this coordinator"
-    } else {
-        "the hub that called"
-    };
-    let message = format!(
-        "this coordinator speaks {VERSIONS:?} of the feed's versions, the calling hub {caller}; upgrade {older}"
-    );
-    Err(Refusal::Version { message })
-}
-
-/// Parses a feed message.
-fn decode<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Status> {
-    let refused = |error: &dyn std::fmt::Display| Status::bad_request(format!("not a feed message: {error}"));
-    nesting::check(body).map_err(|error| refused(&error))?;
-    serde_json::from_slice(body).map_err(|error| refused(&error))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_of_another_version_are_refused_and_told_which_side_to_upgrade() {
-        assert_eq!(check_version(Some("version=1")), Ok(()));
-        let refused = |query| check_version(query).unwrap_err().to_json();
-        for (query, older) in [
-            (None, "upgrade the hub"),
-            (Some("version=0"), "upgrade the hub"),
-            (Some("version=x"), "upgrade the hub"),
-            (Some("version=2"), "upgrade this coordinator"),
-        ] {
-            let refusal = refused(query);
-            assert_eq!(
-                (&refusal["reason"], &refusal["versions"]),
-                (&json!("version"), &json!([1]))
-            );
-            let message = refusal["message"].as_str().unwrap();
-            assert!(message.contains(older) && message.contains("speaks [1]"), "{message}");
-        }
-    }
 }

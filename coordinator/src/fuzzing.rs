@@ -1,4 +1,4 @@
-//! Entry points for the fuzz targets: code that a client's bytes reach behind authentication, without a server.
+//! Entry points for the fuzz targets and tests of memory: bodies of writes, behind authentication, without a server.
 
 use std::sync::LazyLock;
 
@@ -7,41 +7,15 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{ResourceVersion, Status, kind, meta};
-use yurt_collection::Collection;
+use yurt_apimachinery::{Status, kind, meta};
 use yurt_storage::Cacher;
 
 use crate::config::Profile;
-use crate::feed::events;
 use crate::handlers::reading::{self, Expected};
 use crate::registry::prepare::{self, Account, Part};
 use crate::registry::{Registry, stored_kinds};
 use crate::request::warnings::Warnings;
 use crate::standalone;
-
-/// Applies a body of the feed's `events` call to a collection at position 100.
-///
-/// # Panics
-/// When the collection breaks a promise.
-pub fn feed_call(body: &[u8]) {
-    let services = kind::find_kind("", "services").expect("services must be built in");
-    let start = ResourceVersion(100);
-    let mut held = Collection::new(false);
-    held.restart(0, Vec::new(), start);
-    for _ in 0..2 {
-        let before = held.position();
-        let applied = events::apply_unfenced(&mut held, services, body);
-        assert!(applied || held.position() == before, "a refused batch moved C");
-        assert!(held.position() >= before, "C went back");
-    }
-    let at = held.position();
-    assert!(
-        held.objects().all(|object| object.resource_version() <= at),
-        "an object is newer than C"
-    );
-    let snapshot = held.snapshot(None);
-    assert_eq!(snapshot.objects.len(), held.len());
-}
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     let cacher = Cacher::new(stored_kinds(Profile::Standalone));

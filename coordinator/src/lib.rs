@@ -26,6 +26,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use yurt_pool_protocol::fence::Fence;
+use yurt_pool_protocol::guard::Guard;
+
 mod admission;
 mod app;
 mod audit;
@@ -53,7 +56,6 @@ mod registry;
 mod reloadable_files;
 mod request;
 #[doc(hidden)]
-pub mod simulation;
 mod standalone;
 mod status_error;
 mod store;
@@ -68,7 +70,6 @@ use app::{App, FilterState, Served, Settings};
 use commit_dispatcher::CommitDispatcher;
 use config::{Config, Profile};
 use controllers::system_namespaces;
-use feed::fence::Fence;
 use feed::members::{Members, Policy};
 use feed::scope::Scope;
 use feed::void::Voids;
@@ -79,7 +80,7 @@ use health::Health;
 use metrics::Metrics;
 use registry::Registry;
 use registry::custom::CustomKinds;
-use registry::leases::{self, Guard};
+use registry::leases;
 use registry::own::{OwnStore, Room, Shares};
 use store::Stores;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
+use crate::feed::fence::guard;
 use crate::{Coordinator, StartError, controllers};
 
 /// Time for connections to finish after their watches have ended.
@@ -39,7 +40,10 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     if let Err(error) = tasks.shutdown(DRAIN).await {
         warn!(%error, "Some tasks were cancelled");
     }
-    let flushed = stores.replicas().persist(app.feed.fence().guard().as_ref()).await;
+    let flushed = stores
+        .replicas()
+        .persist(guard(&app.feed.fence().election()).as_ref())
+        .await;
     let closed = stores.storage().close().await;
     flushed
         .and(closed)

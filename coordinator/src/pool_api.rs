@@ -10,13 +10,15 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use yurt_apimachinery::{RequestInfo, Status};
 use yurt_codec::negotiation::Negotiated;
+use yurt_pool_protocol::feed::check_version;
+use yurt_pool_protocol::names::{BARS_PATH, FEED_PATH, MEMBERS_PATH, REPORTS_PATH, SCOPE_CALL};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::User;
 use crate::bodies::SMALL_BYTES_MAX;
 use crate::feed::FeedError;
-use crate::{feed, forgery, status_error};
+use crate::{feed, status_error};
 
 mod membership;
 mod reports;
@@ -45,13 +47,13 @@ impl<'a> PoolPath<'a> {
                 .filter(|rest| !rest.is_empty())
         };
         match path {
-            feed::PATH => Some(Self::Feed),
-            feed::MEMBERS_PATH => Some(Self::Members),
-            forgery::REPORTS_PATH => Some(Self::Reports),
-            forgery::BARS_PATH => Some(Self::Bars),
+            FEED_PATH => Some(Self::Feed),
+            MEMBERS_PATH => Some(Self::Members),
+            REPORTS_PATH => Some(Self::Reports),
+            BARS_PATH => Some(Self::Bars),
             _ => {
-                let node = || below(forgery::BARS_PATH).filter(|node| !node.contains('/'));
-                let in_feed = below(feed::PATH).map(Self::InFeed);
+                let node = || below(BARS_PATH).filter(|node| !node.contains('/'));
+                let in_feed = below(FEED_PATH).map(Self::InFeed);
                 in_feed.or_else(|| node().map(Self::Bar))
             }
         }
@@ -75,7 +77,7 @@ pub(crate) async fn answer(
 ) -> Result<Option<Response<Body>>, Status> {
     let shown = |value: Value| Ok(Some(web::json(StatusCode::OK, value.to_string())));
     match (request.method(), PoolPath::of(&info.path)) {
-        (&Method::GET, Some(PoolPath::Feed)) => shown(app.pool_state(user)),
+        (&Method::GET, Some(PoolPath::Feed)) => shown(json!(app.pool_state(user))),
         (&Method::GET, Some(PoolPath::Members)) => shown(app.feed.member_names()),
         (&Method::GET, Some(PoolPath::Bars)) => shown(json!({ "barred": app.barred() })),
         (&Method::GET, _) | (_, None) => Ok(None),
@@ -87,7 +89,7 @@ pub(crate) async fn answer(
         }
         (&Method::DELETE, Some(PoolPath::InFeed(collection))) => {
             app.void_collection(user, collection).await?;
-            shown(app.pool_state(user))
+            shown(json!(app.pool_state(user)))
         }
         (&Method::DELETE, Some(PoolPath::Bars)) => {
             app.lift_bars(user, None)?;
@@ -108,14 +110,14 @@ async fn feed_call(
     call: &str,
     user: &User,
 ) -> Result<Response<Body>, Status> {
-    let allowed = feed::check_version(request.uri().query()).and_then(|()| app.feed.check_leader(user));
+    let allowed = check_version(request.uri().query()).and_then(|()| app.feed.check_leader(user));
     if let Err(refusal) = allowed {
         app.feed.refused(&refusal);
         return Ok(respond_feed(&refusal.into()));
     }
     let bodies = &app.filters.bodies;
     let taken = match call {
-        feed::SCOPE => {
+        SCOPE_CALL => {
             let body = feed::read_call(bodies, request, SMALL_BYTES_MAX).await?;
             app.take_scope(user, Bytes::clone(&body)).await
         }

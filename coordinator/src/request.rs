@@ -9,28 +9,21 @@ use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb, WriteOptions};
 use yurt_codec::negotiation::{Negotiated, Shape, negotiate};
 use yurt_codec::protobuf;
+use yurt_pool_protocol::guard::{Author, Caller};
+use yurt_pool_protocol::names::{ELECTION_KEY, EPOCH_HEADER, GENERATION_HEADER, STALE_HEADER, STORE_HEADER};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::{MASTERS, User};
 use crate::authz::{Attributes, Decision};
 use crate::bodies::Received;
-use crate::registry::leases::{self, Author, Caller};
+use crate::registry::leases;
 use crate::registry::own::Intent;
 use crate::registry::{Authority, Resource};
 
 pub(crate) mod warnings;
 
 use warnings::Warnings;
-
-/// Header with the epoch of the election, sent to the holder of its lease only.
-const EPOCH_HEADER: &str = "yurt-epoch";
-/// Header with the id of the store that holds the election.
-const STORE_HEADER: &str = "yurt-store";
-/// Header with the generation of pool data.
-const GENERATION_HEADER: &str = "yurt-generation";
-/// Header that is set when changes of pool data may be missing.
-const STALE_HEADER: &str = "yurt-stale";
 
 /// A request, parsed from its URL and headers.
 pub(crate) struct ParsedRequest {
@@ -180,7 +173,7 @@ impl Call {
 
     /// Adds the epoch to every answer that shows the holder of the election lease its own lease.
     fn add_epoch(&self, object: &Object, response: &mut Response<Body>) {
-        if self.resource.name != leases::COLLECTION || object.key().as_str() != leases::ELECTION_KEY {
+        if self.resource.name != leases::COLLECTION || object.key().as_str() != ELECTION_KEY {
             return;
         }
         let spec = LeaseSpec::from_object(object).unwrap_or_default();

@@ -16,11 +16,6 @@ mod units;
 
 pub use identity::{NodeIdentity, Proof};
 
-/// Namespace of the election Lease. Coordinators grant an epoch for this Lease only.
-pub const ELECTION_NAMESPACE: &str = "kube-system";
-/// Name of the election Lease.
-pub const ELECTION_LEASE: &str = "yurthub";
-
 /// Minimum of `--max-pool-bytes`.
 const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
 

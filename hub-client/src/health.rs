@@ -1,6 +1,5 @@
 //! Probes the cloud and the coordinator, and reads the coordinator's state of the pool's data.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +7,15 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http::{Method, StatusCode};
-use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::pool_scope::SharedResource;
+use yurt_pool_protocol::feed::PoolStatus;
+use yurt_pool_protocol::names::FEED_PATH;
 use yurt_pool_protocol::source::CoordinatorState;
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::HttpClient;
 
 use crate::failures::Failures;
-use crate::pool::feed::wire::VERSION;
-use crate::replicas::warnings::Report;
 use crate::upstream::Cloud;
 
 /// Time between probes while they succeed.
@@ -54,81 +51,6 @@ pub struct CoordinatorReach {
     pub state: CoordinatorState,
     /// The coordinator's last answer.
     pub status: Option<Arc<PoolStatus>>,
-}
-
-/// Answer of `GET /yurt/v1/feed`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub struct PoolStatus {
-    /// Random id of the coordinator's store.
-    pub store: String,
-    /// Epoch of the present leader.
-    #[serde(default)]
-    pub epoch: u64,
-    /// Identity of the present leader; empty if there is none.
-    #[serde(default)]
-    pub holder: String,
-    /// Versions of the feed that the coordinator speaks; empty from a coordinator older than the first version.
-    #[serde(default)]
-    pub versions: Vec<u64>,
-    /// Compressions that the coordinator accepts for bodies of the feed.
-    #[serde(default)]
-    pub encodings: Vec<String>,
-    /// Collections that the coordinator has.
-    #[serde(default)]
-    pub collections: BTreeMap<String, CollectionStatus>,
-    /// Resources that the pool shares; `None` from a coordinator that does not report them.
-    #[serde(default)]
-    pub scope: Option<ScopeStatus>,
-    /// Open reports of forged data.
-    #[serde(default)]
-    pub reports: Vec<Report>,
-}
-
-/// Resources that the pool shares, as the coordinator reports them.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
-pub struct ScopeStatus {
-    /// Resources from the coordinator's command line.
-    #[serde(default)]
-    pub configured: Vec<SharedResource>,
-    /// Resources sent by a leader; `None` until a leader has sent them.
-    #[serde(default)]
-    pub told: Option<Vec<SharedResource>>,
-}
-
-/// State of one collection at the coordinator.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct CollectionStatus {
-    /// Generation of the collection's history.
-    #[serde(default)]
-    pub generation: u64,
-    /// Position `C`: everything up to this RV is applied.
-    pub applied_up_to: String,
-    /// True if the collection is complete.
-    #[serde(default)]
-    pub complete: bool,
-    /// True if the leader reports that the collection is at the cloud's present state.
-    #[serde(default)]
-    pub fresh: bool,
-}
-
-// === impl PoolStatus ===
-
-impl PoolStatus {
-    /// Returns the reason if hub and coordinator speak no common version of the feed. The hub then neither leads nor
-    /// feeds; it still reads from the coordinator.
-    #[must_use]
-    pub fn other_version(&self) -> Option<String> {
-        let (ours, theirs) = (VERSION, &self.versions);
-        if theirs.contains(&ours) {
-            return None;
-        }
-        let is_newer = theirs.iter().any(|version| *version > ours);
-        let older = if is_newer { "this hub" } else { "the coordinator" };
-        Some(format!(
-            "this hub speaks version {ours} of the feed, the coordinator speaks {theirs:?}; this hub neither leads nor feeds; upgrade {older}"
-        ))
-    }
 }
 
 // === impl CloudReach ===
@@ -281,7 +203,7 @@ pub async fn probe_coordinator(
 /// # Errors
 /// Reason of the failure, for the log.
 pub async fn pool_status(client: &HttpClient, timeout: Duration) -> Result<PoolStatus, String> {
-    let answer = client.request_json(Method::GET, "/yurt/v1/feed", None, timeout).await;
+    let answer = client.request_json(Method::GET, FEED_PATH, None, timeout).await;
     let (status, _, body) = answer.map_err(|error| error.to_string())?;
     if status != StatusCode::OK {
         return Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim()));

@@ -28,12 +28,13 @@ use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_codec::negotiation::Negotiated;
+use yurt_pool_protocol::names::{LEASE_BYTES_MAX, NODE_LEASES};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
 use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until};
 
 use crate::metrics::Metrics;
-use crate::pool::heartbeat::node_lease::{NAMESPACE, OwnHeartbeat};
+use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
 use crate::upstream::hop_by_hop;
 use body::{Late, Timed};
@@ -41,9 +42,6 @@ use caller::{Caller, Callers, Credential};
 use local::Local;
 use pass_through::PassThrough;
 use places::Places;
-
-/// Maximum size of a lease request, bytes.
-const LEASE_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum size of a NodeStatus, and of the Node that answers it, bytes; above an apiserver's limit for objects.
 const STATUS_BYTES_MAX: usize = 3 << 20;
@@ -182,7 +180,7 @@ impl Proxy {
         caller.is_node_component("kubelet")
             && info.group == "coordination.k8s.io"
             && info.resource == "leases"
-            && info.namespace.as_deref() == Some(NAMESPACE)
+            && info.namespace.as_deref() == Some(NODE_LEASES)
             && info.subresource.is_none()
             && match &info.name {
                 Some(name) => *name == self.node && info.verb != Verb::Delete,

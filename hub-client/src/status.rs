@@ -17,12 +17,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use yurt_pool_protocol::election::HubState;
+use yurt_pool_protocol::names::ELECTION_LEASE;
 use yurt_pool_protocol::source::{CoordinatorState, Source};
 use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
-use crate::config::ELECTION_LEASE;
 use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;

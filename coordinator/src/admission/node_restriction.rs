@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use yurt_apimachinery::Object;
+use yurt_pool_protocol::names::NODE_LEASES;
 
 use crate::authz::references::{MIRROR_ANNOTATION, any_reference};
 
@@ -37,7 +38,6 @@ pub(super) enum NodeRefusal {
 
 type Admitted = Result<(), NodeRefusal>;
 
-const NODE_LEASES: &str = "kube-node-lease";
 /// Domain of labels that only administrators may set on nodes.
 const RESTRICTED_DOMAIN: &str = "node-restriction.kubernetes.io";
 /// Labels of Kubernetes' own domains that a kubelet puts on its Node.

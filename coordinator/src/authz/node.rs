@@ -3,11 +3,10 @@
 //! A node reads its own Node, the pods bound to it, and by name the objects that those pods refer to. `admission`, which
 //! sees the object, checks its writes further.
 
+use yurt_pool_protocol::names::NODE_LEASES;
+
 use super::rbac::{PolicyRule, bootstrap};
 use super::{Attributes, Decision};
-
-/// Namespace of node heartbeats.
-const NODE_LEASES: &str = "kube-node-lease";
 
 /// Object that a pod bound to a node may refer to by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use yurt_storage::{Replicas, Storage};
 
 use super::elapsed;
 use crate::app::App;
+use crate::feed::fence::guard;
 
 /// Interval of commits of changed pool data: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
@@ -18,7 +19,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Makes changed pool data durable.
 pub(super) async fn persist(app: Arc<App>, replicas: Arc<Replicas>, stop: CancellationToken) {
     while elapsed(PERSIST_EVERY, &stop).await {
-        if let Err(error) = replicas.persist_due(app.feed.fence().guard().as_ref()).await {
+        if let Err(error) = replicas.persist_due(guard(&app.feed.fence().election()).as_ref()).await {
             warn!(%error, "Failed to persist pool data, retrying");
         }
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_pool_protocol::feed::snapshot;
 
 /// Bytes of bodies that one snapshot keeps in memory. A smaller snapshot uses no disk.
 const IN_MEMORY_MAX: usize = 16 << 20;
@@ -70,11 +71,6 @@ impl Bodies {
         self.memory_bytes + bytes <= IN_MEMORY_MAX
     }
 
-    /// Bytes of all bodies. The file may be twice as large, and [`IN_MEMORY_MAX`] more: see [`Self::wasted`].
-    pub(super) fn bytes(&self) -> usize {
-        self.memory_bytes + self.on_disk.values().map(|place| place.length).sum::<usize>()
-    }
-
     /// Stores a body in memory.
     pub(super) fn keep(&mut self, key: String, object: Object) {
         self.memory_bytes += object.size();
@@ -91,19 +87,6 @@ impl Bodies {
     pub(super) fn keep_spilled(&mut self, spilled: Spilled) {
         self.file = Some(spilled.file);
         self.on_disk.extend(spilled.places);
-    }
-
-    /// Keeps the bodies for which `is_wanted` is true.
-    pub(super) fn retain(&mut self, is_wanted: impl Fn(&str, ResourceVersion) -> bool) {
-        self.in_memory
-            .retain(|key, object| is_wanted(key, object.resource_version()));
-        self.memory_bytes = self.in_memory.values().map(Object::size).sum();
-        self.on_disk.retain(|key, place| is_wanted(key, place.rv));
-    }
-
-    /// Keys of all bodies.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
-        self.in_memory.keys().chain(self.on_disk.keys())
     }
 
     /// All bodies, for reading.
@@ -123,6 +106,26 @@ impl Bodies {
             in_memory: BTreeMap::new(),
             ..self.reading()
         })
+    }
+}
+
+impl snapshot::Bodies for Bodies {
+    /// Keeps the bodies for which `is_wanted` is true.
+    fn retain(&mut self, is_wanted: impl Fn(&str, ResourceVersion) -> bool) {
+        self.in_memory
+            .retain(|key, object| is_wanted(key, object.resource_version()));
+        self.memory_bytes = self.in_memory.values().map(Object::size).sum();
+        self.on_disk.retain(|key, place| is_wanted(key, place.rv));
+    }
+
+    /// Keys of all bodies.
+    fn keys(&self) -> impl Iterator<Item = &String> {
+        self.in_memory.keys().chain(self.on_disk.keys())
+    }
+
+    /// Bytes of all bodies. The file may be twice as large, and [`IN_MEMORY_MAX`] more: see [`Self::wasted`].
+    fn bytes(&self) -> usize {
+        self.memory_bytes + self.on_disk.values().map(|place| place.length).sum::<usize>()
     }
 }
 
@@ -232,6 +235,8 @@ fn read_at(file: Option<&File>, place: BodyPlace) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use yurt_apimachinery::kind::find_kind;
+
+    use yurt_pool_protocol::feed::snapshot::Bodies as _;
 
     use super::*;
 

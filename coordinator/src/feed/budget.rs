@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, Status};
 use yurt_collection::Collection;
+use yurt_pool_protocol::feed::snapshot::{Arriving, Pending};
 
 use super::Feed;
+use super::bodies::Bodies;
 use super::collection::PoolCollection;
-use super::pending::{Arriving, Pending};
 
 // === impl Feed ===
 
@@ -51,7 +52,7 @@ impl Feed {
     pub(super) fn require_room_of(
         &self,
         collection: &PoolCollection,
-        pending: &Pending,
+        pending: &Pending<Bodies>,
         bodies: &BTreeMap<String, Object>,
     ) -> Result<(), Status> {
         let (before, after) = collection
@@ -70,7 +71,7 @@ impl Feed {
     pub(super) fn require_room_to_arrive(
         &self,
         collection: &PoolCollection,
-        arriving: &BTreeMap<String, Arriving>,
+        arriving: &BTreeMap<String, Arriving<Bodies>>,
         more: usize,
     ) -> Result<(), Status> {
         let bytes: usize = arriving.values().map(Arriving::bytes).sum();

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use yurt_apimachinery::ObjectKey;
 use yurt_collection::Collection;
+use yurt_pool_protocol::feed::Refusal;
 use yurt_pool_protocol::members::COLLECTION;
 
-use super::Refusal;
 use super::collection::PoolCollections;
 use crate::config::Config;
 

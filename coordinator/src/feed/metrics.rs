@@ -1,8 +1,8 @@
 //! Counters of the feed.
 
 use prometheus::{IntCounter, IntCounterVec, Registry};
+use yurt_pool_protocol::feed::Refusal;
 
-use super::Refusal;
 use crate::metrics::counters;
 
 /// Counters of the feed; clones share them.

@@ -6,17 +6,18 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
 use tokio::sync::watch;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::pool_scope::{Problem, RESOURCES_MAX, SharedResource};
+use yurt_pool_protocol::feed::{Refusal, ScopeStatus, decode};
+use yurt_pool_protocol::fence::Claim;
 use yurt_pool_protocol::members;
 use yurt_storage::kinds::Kinds;
 use yurt_storage::{Action, Durability, Expect, Op, StorageError};
 
 use super::collection::PoolCollection;
-use super::fence::{self, Claim};
-use super::{Feed, FeedError, Refusal, decode};
+use super::fence;
+use super::{Feed, FeedError};
 use crate::authn::User;
 use crate::status_error;
 
@@ -103,8 +104,11 @@ impl Scope {
     }
 
     /// The scope in the answer to `GET` of the feed.
-    pub(super) fn state(&self) -> Value {
-        json!({ "configured": self.configured, "told": *self.told.borrow() })
+    pub(super) fn state(&self) -> ScopeStatus {
+        ScopeStatus {
+            configured: self.configured.clone(),
+            told: self.told.borrow().clone(),
+        }
     }
 
     /// Resources sent by the leader that are not on the command line.
@@ -155,7 +159,10 @@ impl Feed {
             }
         }
         let claim = Claim { store, epoch };
-        let guard = self.fence.enter(&claim, user).map_err(|_| self.fenced())?.guard();
+        let guard = {
+            let election = self.fence.enter(&claim, user.node_name()).map_err(|_| self.fenced())?;
+            fence::guard(&election)
+        };
         let before = self.scope.told.borrow().clone();
         let is_gone = |name: &String| taken.iter().all(|one| one.name() != *name);
         let gone = before

@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ResourceVersion, Status};
-use yurt_collection::{Collection, WriteError};
+use yurt_collection::Collection;
+use yurt_pool_protocol::feed::decode;
+use yurt_pool_protocol::feed::events::read_object;
+use yurt_pool_protocol::feed::snapshot::{Pending, already_applied, apply, check};
 use yurt_pool_protocol::members;
 // The feeding call holds the fence: there is no other writer, and `check` compares the generation.
+use yurt_pool_protocol::feed::{BodiesCall, Progress, Refusal, SnapshotCall};
+use yurt_pool_protocol::fence::Claim;
 use yurt_storage::{OnlyWriter as _, Op, StorageError};
 
-use super::bodies::{Spilled, Spilling};
+use super::bodies::{Bodies, Spilled, Spilling};
 use super::collection::PoolCollection;
-use super::events::{read_object, require_mark};
-use super::fence::Claim;
-use super::pending::Pending;
-use super::wire::{BodiesCall, Progress, SnapshotCall};
-use super::{Feed, FeedError, Refusal, decode};
+use super::{Feed, FeedError, fence};
 use crate::authn::User;
 use crate::status_error;
 
@@ -44,7 +45,7 @@ impl Feed {
         self.require_members(collection)?;
         let claim = call.claim();
         {
-            let _election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
+            let _election = self.fence.enter(&claim, user.node_name()).map_err(|_| self.fenced())?;
             let applied = collection.objects().read(|held| {
                 check(held, (call.generation, call.at))?;
                 Ok::<_, Refusal>(held.position())
@@ -95,13 +96,13 @@ impl Feed {
         self.admit(collection, objects.iter())?;
         let claim = call.claim();
         let begun = {
-            let election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
+            let election = self.fence.enter(&claim, user.node_name()).map_err(|_| self.fenced())?;
             let mut all = self.pending.lock();
             let bytes = objects.iter().map(Object::size).sum();
             self.require_room_to_arrive(collection, &all, bytes)?;
             match all.get_mut(collection.name()).and_then(|all| all.pending_of(&call)) {
                 Some(pending) => Ok(Arrival::of(pending, objects, self.spill_path(collection))?),
-                None => Err(election.guard()),
+                None => Err(fence::guard(&election)),
             }
         };
         let arrival = match begun {
@@ -146,7 +147,7 @@ impl Feed {
         let place = self.pending_here(collection, |pending| pending.place());
         let (generation, at) = place.ok_or_else(|| self.gap(collection))?;
         self.cover(collection, generation, at).await?;
-        let election = self.fence.enter(claim, user).map_err(|_| self.fenced())?;
+        let election = self.fence.enter(claim, user.node_name()).map_err(|_| self.fenced())?;
         let mut all = self.pending.lock();
         let pending = all.get(collection.name()).and_then(|all| all.pending.as_ref());
         let pending = pending.ok_or_else(|| self.gap(collection))?;
@@ -155,7 +156,7 @@ impl Feed {
         all.remove(collection.name());
         self.metrics.batch(collection.name(), self.is_late(&election.holder));
         tracing::info!(collection = collection.name(), %at, leader = election.holder, "Snapshot applied");
-        let guard = election.guard();
+        let guard = fence::guard(&election);
         Ok(Some(Applied { at, guard }))
     }
 
@@ -173,7 +174,7 @@ impl Feed {
         }
     }
 
-    fn pending_here<T>(&self, collection: &PoolCollection, look: impl FnOnce(&mut Pending) -> T) -> Option<T> {
+    fn pending_here<T>(&self, collection: &PoolCollection, look: impl FnOnce(&mut Pending<Bodies>) -> T) -> Option<T> {
         let mut all = self.pending.lock();
         all.get_mut(collection.name())?.pending.as_mut().map(look)
     }
@@ -247,7 +248,7 @@ enum Arrived {
 // === impl Arrival, Arrived ===
 
 impl Arrival {
-    fn of(pending: &Pending, objects: Vec<Object>, path: PathBuf) -> Result<Self, Status> {
+    fn of(pending: &Pending<Bodies>, objects: Vec<Object>, path: PathBuf) -> Result<Self, Status> {
         let wanted = pending.wanted(objects)?;
         let bytes = wanted.iter().map(|(_, object)| object.size()).sum();
         Ok(match pending.bodies.have_room(bytes) {
@@ -271,7 +272,7 @@ impl Arrival {
 }
 
 impl Arrived {
-    fn keep(self, pending: &mut Pending) {
+    fn keep(self, pending: &mut Pending<Bodies>) {
         match self {
             Self::Memory(objects) => {
                 for (key, object) in objects {
@@ -300,65 +301,6 @@ fn of_disk(error: &io::Error) -> Status {
         io::ErrorKind::StorageFull => StorageError::Full(why),
         _ => StorageError::Unavailable(why),
     })
-}
-
-/// Checks if a snapshot may be applied at all.
-fn check(held: &Collection, (generation, at): (u64, ResourceVersion)) -> Result<(), Refusal> {
-    let applied = held.position();
-    if generation < held.generation() {
-        return Err(Refusal::Generation {
-            generation: held.generation(),
-            applied,
-        });
-    }
-    if generation == held.generation() {
-        return match at < applied {
-            true => Err(Refusal::Behind { applied }),
-            false => Ok(()),
-        };
-    }
-    Refusal::check_generation(held.generation(), generation)
-}
-
-fn apply(
-    held: &mut Collection,
-    pending: &Pending,
-    bodies: BTreeMap<String, Object>,
-) -> Result<ResourceVersion, Refusal> {
-    let (generation, at) = pending.place();
-    check(held, (generation, at))?;
-    // Readers of this pool before its store was lost can resume here, too. An existing copy has its own history.
-    let history = pending.history().filter(|_| !held.is_complete()).cloned();
-    // Events may have replaced an object since the index came; the leader then sends another snapshot.
-    let Some(list) = pending.list(bodies, held) else {
-        return Err(Refusal::Gap {
-            applied: held.position(),
-        });
-    };
-    if generation > held.generation() {
-        held.restart(generation, list, at);
-    } else {
-        require_mark(held, at)?;
-        held.replace(list, at).map_err(|error| match error {
-            WriteError::Behind { position, .. } => Refusal::Behind { applied: position },
-            WriteError::Backwards { .. } | WriteError::CameBack { .. } => Refusal::Backwards {
-                message: error.to_string(),
-            },
-        })?;
-    }
-    if let Some(history) = history {
-        held.remember(history);
-    }
-    Ok(held.position())
-}
-
-/// The answer to bodies of a snapshot that is not pending: either it has been applied (the answer was lost), or it is unknown.
-fn already_applied(held: &Collection, call: &BodiesCall<'_>) -> Result<ResourceVersion, Refusal> {
-    let applied = held.position();
-    if held.is_complete() && held.generation() == call.generation && applied >= call.at {
-        return Ok(applied);
-    }
-    Err(Refusal::Gap { applied })
 }
 
 #[cfg(test)]

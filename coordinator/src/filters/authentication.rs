@@ -41,7 +41,7 @@ pub(super) fn authenticate(app: &App, headers: &mut HeaderMap, peer: &Peer) -> R
 pub(super) fn rank(app: &App, user: &User) -> Rank {
     let is_member = |node| app.feed.members().contains(node);
     match app.settings.profile {
-        Profile::Pool if app.feed.fence().leads(user) => Rank::Leader,
+        Profile::Pool if app.feed.fence().leads(user.node_name()) => Rank::Leader,
         Profile::Pool if user.node_name().is_some_and(is_member) => Rank::Member,
         _ if user.is_in(MASTERS) => Rank::Administrator,
         Profile::Pool => Rank::Other,

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_pool_protocol::names::FEED_PATH;
 use yurt_runtime::flags::GoDuration;
-
-use crate::feed;
 
 /// Longest time for a request that is no watch, as kube-apiserver's `--request-timeout`.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -20,7 +19,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
 /// # Errors
 /// 400 for a `timeout` that is no duration in Go's notation, with kube-apiserver's message.
 pub(super) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Duration>, Status> {
-    if info.verb == Verb::Watch || info.path.starts_with(feed::PATH) {
+    if info.verb == Verb::Watch || info.path.starts_with(FEED_PATH) {
         return Ok(None);
     }
     let most = if info.is_resource && !info.verb.is_read_only() {

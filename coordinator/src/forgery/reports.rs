@@ -14,8 +14,7 @@ use std::time::Duration;
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::time::BootTime;
-
-use super::penalties::Penalties;
+use yurt_pool_protocol::penalties::Penalties;
 
 /// Minimum number of voters that confirm: one stolen key is not enough.
 const CONFIRMING_MIN: usize = 2;

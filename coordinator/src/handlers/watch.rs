@@ -11,14 +11,13 @@ use futures_util::StreamExt as _;
 use http::{HeaderValue, Response, StatusCode};
 use yurt_apimachinery::{ListOptions, ResourceVersion, Status};
 use yurt_codec::negotiation::Shape;
+use yurt_pool_protocol::names::REPLICA_HEADER;
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve::{Selection, WatchRequest, watch};
 
 use crate::metrics::RequestLabels;
 use crate::request::Call;
 
-/// Header of a hub that keeps a replica: it gets every advance of the position, and diffs as one step.
-const REPLICA_HEADER: &str = "yurt-replica";
 /// Longest lifetime that a client may request; beyond it timers overflow.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Interval between ends when the server stops: a thousand watches of a resource end within a second. Their clients do

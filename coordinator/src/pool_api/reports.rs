@@ -7,18 +7,22 @@ use std::time::Duration;
 
 use http::Request;
 use hyper::body::Incoming;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{ObjectKey, ResourceVersion, Status};
+use yurt_apimachinery::{ObjectKey, Status};
+use yurt_pool_protocol::feed::report::{Report, Verdict};
+use yurt_pool_protocol::feed::status::Bar;
+use yurt_pool_protocol::feed::{OpenReport, PoolStatus};
+use yurt_pool_protocol::guard::{Caller, node_of};
+use yurt_pool_protocol::names::ELECTION_KEY;
+use yurt_pool_protocol::penalties::Penalty;
 
 use crate::app::App;
 use crate::authn::User;
-use crate::forgery::penalties::Penalty;
 use crate::forgery::reports::{Finding, ReportDecision, ReportRefusal, Vote};
-use crate::registry::leases::{self, Caller};
+use crate::registry::leases;
 use crate::registry::own::{Change, Current, Intent};
 use yurt_pool_protocol::members;
 
@@ -29,34 +33,11 @@ const KEY_BYTES_MAX: usize = 507;
 /// Maximum bytes of the reason in a report.
 const REASON_BYTES_MAX: usize = 256;
 
-/// Body of a report.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReportOnWire {
-    collection: String,
-    generation: u64,
-    key: String,
-    resource_version: ResourceVersion,
-    #[serde(default)]
-    reason: String,
-    verdict: ReportVerdict,
-    /// Member whose report the verdict `honest` denies.
-    #[serde(default)]
-    accuser: String,
-}
+// === impl Vote ===
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum ReportVerdict {
-    Forged,
-    Honest,
-}
-
-// === impl ReportOnWire ===
-
-impl ReportOnWire {
-    fn read(body: &[u8]) -> Result<Vote, Status> {
-        let report: Self =
+impl Vote {
+    fn read(body: &[u8]) -> Result<Self, Status> {
+        let report: Report =
             serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("not a report: {error}")))?;
         let is_plain =
             |text: &str, limit| text.len() <= limit && text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -78,8 +59,8 @@ impl ReportOnWire {
             reason: report.reason,
         };
         Ok(match report.verdict {
-            ReportVerdict::Forged => Vote::Forged(finding),
-            ReportVerdict::Honest => Vote::Honest {
+            Verdict::Forged => Self::Forged(finding),
+            Verdict::Honest => Self::Honest {
                 accuser: report.accuser,
                 finding,
             },
@@ -92,41 +73,39 @@ impl ReportOnWire {
 impl App {
     /// `GET` of the feed: its state, the open reports, and the nodes that may not lead. Every member polls it, so the call
     /// also shows that the member is there.
-    pub(crate) fn pool_state(&self, user: &User) -> Value {
+    pub(crate) fn pool_state(&self, user: &User) -> PoolStatus {
         let now = self.clock.boot();
         let mut state = self.feed.state();
-        state["barred"] = self.barred();
+        state.barred = self.barred();
         let member = user.node_name().filter(|node| self.feed.members().contains(node));
         // A leader that knew of a report could take its forgery back before the others have checked it.
-        let is_leader = self.feed.fence().leads(user);
-        let report = |(accuser, finding): (&str, &Finding)| {
-            json!({
-                "accuser": accuser,
-                "collection": finding.collection,
-                "generation": finding.generation,
-                "key": finding.key,
-                "resourceVersion": finding.version,
-                "reason": finding.reason,
-            })
+        let is_leader = self.feed.fence().leads(user.node_name());
+        let report = |(accuser, finding): (&str, &Finding)| OpenReport {
+            accuser: accuser.to_owned(),
+            collection: finding.collection.clone(),
+            generation: finding.generation,
+            key: finding.key.clone(),
+            resource_version: finding.version.to_string(),
+            reason: finding.reason.clone(),
         };
         let mut reports = self.reports.lock();
         member.into_iter().for_each(|node| reports.heard(node, now));
-        state["reports"] = reports.open(now).filter(|_| !is_leader).map(report).collect();
+        state.reports = reports.open(now).filter(|_| !is_leader).map(report).collect();
         state
     }
 
     /// Nodes that may not hold the election lease.
-    pub(crate) fn barred(&self) -> Value {
+    pub(crate) fn barred(&self) -> Vec<Bar> {
         let (now, unix) = (self.clock.boot(), self.clock.unix());
         let bars = self.own.guard().bars.lock();
         let bar = |(node, penalty): (&str, Penalty)| {
             // Rounded, so that it is the same in every answer.
             let left = penalty.until.since(now).as_secs_f64() + f64::from(unix.nanos) / 1e9;
-            json!({
-                "node": node,
-                "until": Time::from_unix(unix.secs.saturating_add(left.round() as i64)).to_string(),
-                "count": penalty.count,
-            })
+            Bar {
+                node: node.to_owned(),
+                until: Time::from_unix(unix.secs.saturating_add(left.round() as i64)).to_string(),
+                count: penalty.count,
+            }
         };
         bars.present(now).map(bar).collect()
     }
@@ -146,7 +125,7 @@ impl App {
         let node = node.ok_or_else(|| Status::bad_request("reports are taken from the nodes of the pool only"))?;
         let bodies = &self.filters.bodies;
         let body = bodies.read(&user.name, request.into_body(), REPORT_BYTES_MAX).await?;
-        let vote = ReportOnWire::read(&body)?;
+        let vote = Vote::read(&body)?;
         let finding = vote.finding().clone();
         self.check_collection(&finding)?;
         let members = self.feed.members().names();
@@ -259,7 +238,7 @@ impl App {
         let release = |current: &Current| {
             let mut new = current.stored().clone();
             let holder = new["spec"]["holderIdentity"].as_str().unwrap_or_default();
-            if leases::node_of(holder) != Some(node) {
+            if node_of(holder) != Some(node) {
                 return Ok(Change::Keep);
             }
             new["spec"]["holderIdentity"] = json!("");
@@ -268,14 +247,14 @@ impl App {
                 is_conditional: false,
             })
         };
-        let key = ObjectKey::parse(leases::ELECTION_KEY);
+        let key = ObjectKey::parse(ELECTION_KEY);
         self.own.update(resource, &key, &intent, release).await.map(drop)
     }
 
     /// Node of the present leader.
     fn leader(&self) -> Option<String> {
         let holder = self.feed.fence().election().holder;
-        leases::node_of(&holder).map(str::to_owned)
+        node_of(&holder).map(str::to_owned)
     }
 
     fn check_collection(&self, finding: &Finding) -> Result<(), Status> {

@@ -7,17 +7,14 @@ use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::{Object, ObjectKey, Status};
+use yurt_pool_protocol::guard::DURATION_SECONDS_MAX;
+use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE};
+use yurt_pool_protocol::names::{ELECTION_KEY, NODE_LEASES};
 use yurt_storage::Durability;
 
 use super::Resource;
 use super::fields::is_set;
 use super::strategy::Strategy;
-
-mod election;
-mod guard;
-
-pub(crate) use election::{Caller, DURATION_SECONDS_MAX, Refusal, node_of};
-pub(crate) use guard::{Attempt, Author, Election, Guard, Seen, Standing, Written, judge_member};
 
 /// Rules of `leases.coordination.k8s.io`.
 pub(crate) struct Leases;
@@ -26,13 +23,6 @@ pub(crate) struct Leases;
 pub(crate) const COLLECTION: &str = "leases.coordination.k8s.io";
 /// Its group and plural name.
 pub(crate) const RESOURCE: (&str, &str) = ("coordination.k8s.io", "leases");
-/// Key of the pool's election lease.
-pub(crate) const ELECTION_KEY: &str = "kube-system/yurthub";
-/// Namespace of heartbeats: every node writes its own lease, and there is no takeover.
-const NODE_LEASES: &str = "kube-node-lease";
-
-/// Annotation that a cut-off hub sets to `"true"` on its node's lease.
-const DELEGATE_HEARTBEAT: &str = "openyurt.io/delegate-heartbeat";
 
 /// True if this is a node's heartbeat.
 pub(crate) fn is_of_node(lease: &Object) -> bool {
@@ -41,7 +31,7 @@ pub(crate) fn is_of_node(lease: &Object) -> bool {
 
 /// True if the leader has to forward this node's heartbeats to the cloud.
 pub(crate) fn is_delegated(lease: &Object) -> bool {
-    is_of_node(lease) && lease.annotation(DELEGATE_HEARTBEAT).as_deref() == Some("true")
+    is_of_node(lease) && lease.annotation(DELEGATE_HEARTBEAT_ANNOTATION).as_deref() == Some(DELEGATE_HEARTBEAT_VALUE)
 }
 
 impl Strategy for Leases {

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_pool_protocol::fence::Fence;
+use yurt_pool_protocol::guard::{Author, Caller, Guard};
+use yurt_pool_protocol::names::ELECTION_KEY;
 use yurt_runtime::Clock;
 use yurt_storage::{Action, Durability, Expect, Op, Storage, StorageError};
 
-use super::leases::{self, Author, Caller, Guard};
+use super::leases;
 use super::{Authority, Resource};
-use crate::feed::fence::Fence;
 use crate::feed::members::Members;
 use crate::status_error;
 
@@ -30,6 +32,8 @@ pub(crate) struct OwnStore {
     storage: Arc<dyn Storage>,
     fence: Arc<Fence>,
     guard: Arc<Guard>,
+    /// Serializes guarded writes: the guard records a write before it judges the next one.
+    guard_turn: tokio::sync::Mutex<()>,
     /// True if other coordinators write to the same store: objects published here may lag behind the writes acknowledged
     /// there.
     is_shared: bool,
@@ -152,7 +156,7 @@ impl OwnStore {
     ) -> Self {
         let election = fence.election();
         if let Some(owner) = election.owner {
-            guard.restore(leases::ELECTION_KEY, &election.holder, owner);
+            guard.restore(ELECTION_KEY, &election.holder, owner);
         }
         let is_shared = storage.caught_up().is_some();
         Self {
@@ -160,6 +164,7 @@ impl OwnStore {
             storage,
             fence,
             guard,
+            guard_turn: tokio::sync::Mutex::default(),
             electorate,
             clock,
             object_bytes_max: usize::MAX,

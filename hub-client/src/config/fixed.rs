@@ -2,8 +2,9 @@
 //! work, and absent from `--help`.
 
 use clap::Args;
+use yurt_pool_protocol::names::{ELECTION_LEASE, ELECTION_NAMESPACE};
 
-use super::{ELECTION_LEASE, ELECTION_NAMESPACE, FlagError, bad};
+use super::{FlagError, bad};
 
 /// The flags as given on the command line.
 #[derive(Clone, Debug, Args)]

@@ -2,11 +2,11 @@
 //!
 //! One task per collection, one request in flight. While an answer is awaited, the next batch accumulates in the
 //! collection itself, which is the only queue. `yurt_pool_protocol::resume` decides how to continue from the coordinator's
-//! position, [`wire`] builds the bodies, [`progress`] tracks the lag.
+//! position,
+//! `yurt_pool_protocol::feed` builds the bodies, [`progress`] tracks the lag.
 
 mod history;
 pub mod progress;
-pub mod wire;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,13 +15,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
-use yurt_collection::{ChangeKind, Collection, Delivery, Expired, History, Reader, Snapshot};
+use yurt_collection::{Collection, Delivery, Expired, History, Reader, Snapshot};
+use yurt_pool_protocol::feed::{self, Answer, Envelope, as_events, reason};
 use yurt_pool_protocol::members;
+use yurt_pool_protocol::names::FEED_PATH;
 use yurt_pool_protocol::resume::{Place, Way};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
@@ -33,7 +34,6 @@ use crate::pool::election::driver::Leadership;
 use crate::replicas::PoolData;
 use crate::upstream::{Cloud, in_words, retry_after};
 use progress::FeedProgress;
-use wire::Envelope;
 
 /// Maximum number of events in one batch.
 const BATCH: usize = 120;
@@ -82,16 +82,6 @@ pub struct Feeder {
     pub token: CancellationToken,
     /// True if the coordinator accepts gzip; read from its state before each start.
     pub gzip: AtomicBool,
-}
-
-/// Answer of a feed endpoint, for any status.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Answer {
-    applied_up_to: Option<String>,
-    reason: Option<String>,
-    message: Option<String>,
-    missing: Option<serde_json::Value>,
 }
 
 /// Body ready to send.
@@ -295,7 +285,7 @@ impl Feeder {
             let Some(events) = as_events(fed, &deliveries) else {
                 return Interrupted::Snapshot;
             };
-            let batches = wire::batches(events, reader.position(), CHUNK_BYTES);
+            let batches = feed::batches(events, reader.position(), CHUNK_BYTES);
             if step && batches.len() > 1 {
                 return Interrupted::Snapshot;
             }
@@ -385,7 +375,7 @@ impl Feeder {
         history: Option<&History>,
     ) -> Result<BTreeSet<String>, Interrupted> {
         let mut answer = Answer::default();
-        for part in wire::index_parts(&snapshot.objects, INDEX_BYTES) {
+        for part in feed::index_parts(&snapshot.objects, INDEX_BYTES) {
             let history = history.filter(|_| !part.more);
             let body = self
                 .envelope(generation)
@@ -404,7 +394,7 @@ impl Feeder {
         wanted: &BTreeSet<String>,
     ) -> Result<usize, Interrupted> {
         let objects = snapshot.objects.iter();
-        let mut chunks = wire::chunks(objects.filter(|o| wanted.contains(o.key().as_str())), CHUNK_BYTES);
+        let mut chunks = feed::chunks(objects.filter(|o| wanted.contains(o.key().as_str())), CHUNK_BYTES);
         if chunks.is_empty() {
             chunks.push(Vec::new());
         }
@@ -467,9 +457,9 @@ impl Feeder {
             return Err(Interrupted::Reopen("leadership is uncertain".into()));
         }
         let path = format!(
-            "/yurt/v1/feed/{}/{endpoint}?version={}",
+            "{FEED_PATH}/{}/{endpoint}?version={}",
             self.replica.name(),
-            wire::VERSION
+            feed::VERSION
         );
         let reopen = |why: String| Interrupted::Reopen(why);
         let mut request = Request::new(full(body));
@@ -492,22 +482,22 @@ impl Feeder {
                 Ok(answer)
             }
             StatusCode::CONFLICT => {
-                let reason = answer.reason.unwrap_or_default();
-                if reason == "fenced" {
+                let why = answer.reason.unwrap_or_default();
+                if why == reason::FENCED {
                     self.metrics.feed_fenced.inc();
                     return Err(Interrupted::Fenced);
                 }
-                if reason == "members" && self.replica.name() == members::COLLECTION {
-                    return Err(Interrupted::NotMember(answer.message.unwrap_or(reason)));
+                if why == reason::MEMBERS && self.replica.name() == members::COLLECTION {
+                    return Err(Interrupted::NotMember(answer.message.unwrap_or(why)));
                 }
-                if ["version", "position"].contains(&reason.as_str()) {
-                    return Err(Interrupted::Refused(answer.message.unwrap_or(reason), None));
+                if [reason::VERSION, reason::POSITION].contains(&why.as_str()) {
+                    return Err(Interrupted::Refused(answer.message.unwrap_or(why), None));
                 }
-                if reason == "backwards" {
+                if why == reason::BACKWARDS {
                     return Err(Interrupted::Contradicted(answer.message.unwrap_or_default()));
                 }
                 Err(reopen(format!(
-                    "{reason} (the coordinator is at {:?})",
+                    "{why} (the coordinator is at {:?})",
                     answer.applied_up_to
                 )))
             }
@@ -537,35 +527,6 @@ async fn compressed(body: Bytes) -> Result<Bytes, Interrupted> {
     }
     let made = tokio::task::spawn_blocking(move || gzip_bytes(&body)).await;
     made.map_err(|error| Interrupted::Reopen(error.to_string()))
-}
-
-/// Converts deliveries to events of the source's log after `fed`. Returns `None` if they are the difference of a list,
-/// or contain a deletion of unknown RV: these are sent as a snapshot.
-pub fn as_events(fed: ResourceVersion, deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
-    let jumped = |delivery: &Delivery| matches!(delivery, Delivery::DiffEnd { jumped: true, .. });
-    if deliveries.iter().any(jumped) {
-        return None;
-    }
-    let event = |delivery: &Delivery| match delivery {
-        Delivery::Exact(change) => Some((
-            match change.kind {
-                ChangeKind::Created => EventType::Added,
-                ChangeKind::Updated => EventType::Modified,
-                ChangeKind::Deleted => EventType::Deleted,
-            },
-            change.object.clone(),
-        )),
-        Delivery::Current { object, created: true } => Some((EventType::Added, object.clone())),
-        Delivery::Current { object, created: false } => Some((EventType::Modified, object.clone())),
-        Delivery::Gone(object) => Some((EventType::Deleted, object.clone())),
-        Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
-    };
-    let events: Vec<_> = deliveries.iter().filter_map(event).collect();
-    let versions = events.iter().map(|(_, object)| object.resource_version());
-    std::iter::once(fed)
-        .chain(versions)
-        .is_sorted_by(|a, b| a < b)
-        .then_some(events)
 }
 
 #[cfg(test)]

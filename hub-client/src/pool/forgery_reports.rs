@@ -13,7 +13,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
+use yurt_pool_protocol::feed::OpenReport;
+use yurt_pool_protocol::feed::report::{Report, Verdict};
 use yurt_pool_protocol::members;
+use yurt_pool_protocol::names::{GENERATION_HEADER, REPORTS_PATH};
 use yurt_runtime::http::client::HttpClient;
 
 use super::relay::client::RelayClient;
@@ -21,11 +24,9 @@ use crate::health::CloudReach;
 use crate::replicas::alarm::{Alarm, Finding};
 use crate::replicas::questions;
 use crate::replicas::truth::{HeldObject, ObjectState, Truth, TruthVerdict, judge};
-use crate::replicas::warnings::{Report, Suspects, Warnings};
+use crate::replicas::warnings::{Suspects, Warnings};
 use crate::upstream::Cloud;
 
-/// Path of the reports at the coordinator.
-const PATH: &str = "/yurt/v1/reports";
 /// Longest wait for an answer of the coordinator; the relay has the same time for all peers.
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between looks at the open reports.
@@ -82,11 +83,11 @@ impl Reporter {
     }
 
     /// Warns the operator of this node.
-    fn tell(&self, open: &[Report]) {
+    fn tell(&self, open: &[OpenReport]) {
         let Some(first) = open.first() else {
             return self.alarm.data.failures().works(FAILURE);
         };
-        let Report {
+        let OpenReport {
             accuser,
             collection,
             key,
@@ -100,7 +101,7 @@ impl Reporter {
     }
 
     /// Checks what another member reported. Returns true if no further check is needed.
-    async fn examine(&self, report: &Report, suspects: &mut Suspects) -> Result<bool, String> {
+    async fn examine(&self, report: &OpenReport, suspects: &mut Suspects) -> Result<bool, String> {
         let key = ObjectKey::parse(&report.key);
         let (finding, verdict) = self.check(&report.collection, &key).await?;
         if let TruthVerdict::Forged(_) = verdict {
@@ -144,16 +145,24 @@ impl Reporter {
 
     /// Posts the finding, or denies it if `accuser` has reported it.
     async fn post(&self, finding: &Finding, accuser: Option<&str>) {
-        let body = json!({
-            "collection": finding.collection,
-            "generation": finding.generation,
-            "key": finding.key.to_string(),
-            "resourceVersion": finding.version,
-            "reason": finding.reason,
-            "verdict": if accuser.is_some() { "honest" } else { "forged" },
-            "accuser": accuser.unwrap_or_default(),
-        });
-        let answer = self.client.request_json(Method::POST, PATH, Some(&body), TIMEOUT).await;
+        let report = Report {
+            collection: finding.collection.clone(),
+            generation: finding.generation,
+            key: finding.key.to_string(),
+            resource_version: finding.version,
+            reason: finding.reason.clone(),
+            verdict: if accuser.is_some() {
+                Verdict::Honest
+            } else {
+                Verdict::Forged
+            },
+            accuser: accuser.unwrap_or_default().to_owned(),
+        };
+        let body = json!(report);
+        let answer = self
+            .client
+            .request_json(Method::POST, REPORTS_PATH, Some(&body), TIMEOUT)
+            .await;
         let why = match answer {
             Ok((StatusCode::OK, ..)) => return,
             Ok((status, _, body)) => format!("{status}: {}", String::from_utf8_lossy(&body).trim()),
@@ -175,7 +184,7 @@ impl Reporter {
         // The coordinator first: its state is then not after the head of the cloud.
         let (headers, list) = ask(&self.client, &path, TIMEOUT).await?;
         let generation = headers
-            .get("yurt-generation")
+            .get(GENERATION_HEADER)
             .and_then(|text| text.to_str().ok()?.parse().ok());
         let (position, ours) = state_of(list, kind, key)?;
         let (head, theirs) = state_of(self.ask_cloud(&path).await?, kind, key)?;

@@ -21,10 +21,11 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::GroupVersionResource;
 use yurt_apimachinery::pool_scope::{self, CONFIG_KEY, Problem, SharedResource};
+use yurt_pool_protocol::feed::VERSION;
+use yurt_pool_protocol::names::{FEED_PATH, SCOPE_CALL};
 use yurt_runtime::http::client::HttpClient;
 
 use super::election::driver::Leadership;
-use super::feed::wire;
 use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
 use config::Read;
@@ -179,7 +180,7 @@ impl ScopeSender {
         }
         let fence = &coordinator.leadership.fence;
         let body = json!({ "store": fence.store, "epoch": fence.epoch, "resources": resources });
-        let path = format!("/yurt/v1/feed/scope?version={}", wire::VERSION);
+        let path = format!("{FEED_PATH}/{SCOPE_CALL}?version={VERSION}");
         let answer = coordinator
             .client
             .request_json(Method::POST, &path, Some(&body), TIMEOUT)

@@ -13,6 +13,7 @@ use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_codec::negotiation::{Negotiated, Shape, negotiate};
 use yurt_codec::protobuf;
+use yurt_pool_protocol::names::{GENERATION_HEADER, STALE_HEADER};
 use yurt_runtime::Clock;
 use yurt_runtime::http::{Body, chunks, full, joined, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
@@ -24,15 +25,12 @@ use super::screen::is_impersonating;
 use super::written::Written;
 use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
 use crate::health::CloudReach;
-use crate::replicas::reflector::GENERATION_HEADER;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Annotation of a Service that requests a topology.
 const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
 /// Maximum duration of a watch, regardless of the request; above it timers overflow.
 const WATCH_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Header of lists and watches whose data is complete but may miss changes: the source is away.
-const STALE_HEADER: &str = "yurt-stale";
 /// The component that runs pods; see [`may_be_told`] for its only collection.
 const KUBELET: &str = "kubelet";
 const KUBELET_READS: &str = "services";

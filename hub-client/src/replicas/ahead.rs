@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::time::BootTime;
 use yurt_pool_protocol::cloud_fallback::Wanted;
+use yurt_pool_protocol::feed::CollectionStatus;
 use yurt_pool_protocol::history::next_generation;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 
 use super::PoolData;
 use super::lag::HeldReplica;
-use crate::health::{CollectionStatus, CoordinatorReach};
+use crate::health::CoordinatorReach;
 
 /// Time ahead after which the replica is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(60);
@@ -123,6 +124,7 @@ mod tests {
             applied_up_to: at.to_string(),
             complete: true,
             fresh,
+            ..CollectionStatus::default()
         }
     }
 

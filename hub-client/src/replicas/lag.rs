@@ -8,9 +8,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceVersion;
+use yurt_pool_protocol::feed::{CollectionStatus, PoolStatus};
 
 use super::{POOL_SCOPE, PoolData};
-use crate::health::{CollectionStatus, CoordinatorReach, PoolStatus};
+use crate::health::CoordinatorReach;
 
 /// Time between comparisons while the coordinator reports nothing new.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -89,6 +90,7 @@ mod tests {
             applied_up_to: at.to_string(),
             complete,
             fresh: true,
+            ..CollectionStatus::default()
         }
     }
 

@@ -39,10 +39,6 @@ const TIMER_SLACK: Duration = Duration::from_secs(1);
 const LABELS: &str = "labels of the pool's Nodes";
 /// Maximum proofs that a stream of the cloud waits for until one covers the replica.
 const PROOFS_MAX: u32 = 3;
-/// Request header of a replica at the coordinator.
-pub const REPLICA_HEADER: &str = "yurt-replica";
-/// Header that carries the generation of pool data.
-pub const GENERATION_HEADER: &str = "yurt-generation";
 
 /// One collection at one server.
 pub struct Reflector {

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
 use yurt_apimachinery::ObjectKey;
 use yurt_apimachinery::time::BootTime;
+use yurt_pool_protocol::feed::OpenReport;
 
 /// Minimum time between two checks.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -22,27 +22,11 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Time for which a finding is checked again.
 const FOLLOWED_UP: Duration = Duration::from_secs(600);
 
-/// An open report of forged data, as the coordinator shows it.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Report {
-    /// Node that reported.
-    pub accuser: String,
-    /// Name of the collection.
-    pub collection: String,
-    /// Generation of the collection.
-    pub generation: u64,
-    /// Key of the object.
-    pub key: String,
-    /// RV of the object that was found; `0` if the coordinator lacked it.
-    pub resource_version: String,
-}
-
 /// Checks of the reports that are open.
 #[derive(Debug, Default)]
 pub struct Warnings {
     /// Number of checks by report.
-    tries: BTreeMap<Report, u32>,
+    tries: BTreeMap<OpenReport, u32>,
     /// Time of the last check.
     last: Option<BootTime>,
 }
@@ -66,17 +50,17 @@ struct Suspect {
 
 impl Warnings {
     /// Returns the report to check now, of those in `open`. `node` has its own findings.
-    pub fn next(&mut self, open: &[Report], node: &str, now: BootTime) -> Option<Report> {
+    pub fn next(&mut self, open: &[OpenReport], node: &str, now: BootTime) -> Option<OpenReport> {
         let open = &open[..open.len().min(REPORTS_MAX)];
         self.tries.retain(|report, _| open.contains(report));
         if self.last.is_some_and(|last| now.since(last) < PAUSE) {
             return None;
         }
-        let has_reported = |report: &Report| {
+        let has_reported = |report: &OpenReport| {
             let mut own = open.iter().filter(|one| one.accuser == node);
             own.any(|own| own.collection == report.collection)
         };
-        let tries = |report: &Report| self.tries.get(report).copied().unwrap_or_default();
+        let tries = |report: &OpenReport| self.tries.get(report).copied().unwrap_or_default();
         let due = open.iter().filter(|one| tries(one) < TRIES_MAX && !has_reported(one));
         let next = due.min_by_key(|one| tries(one))?.clone();
         *self.tries.entry(next.clone()).or_default() += 1;
@@ -85,7 +69,7 @@ impl Warnings {
     }
 
     /// Records that `report` needs no further check.
-    pub fn answered(&mut self, report: &Report) {
+    pub fn answered(&mut self, report: &OpenReport) {
         self.tries.insert(report.clone(), TRIES_MAX);
     }
 }
@@ -134,12 +118,12 @@ mod tests {
         assert_eq!(suspects.next(start + AGAIN), Some(("services".to_owned(), key)));
     }
 
-    fn report(accuser: &str, key: &str) -> Report {
-        Report {
+    fn report(accuser: &str, key: &str) -> OpenReport {
+        OpenReport {
             accuser: accuser.into(),
             collection: "services".into(),
             key: key.into(),
-            ..Report::default()
+            ..OpenReport::default()
         }
     }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use yurt_pool_protocol::names::{ELECTION_LEASE, ELECTION_NAMESPACE};
 use yurt_pool_protocol::source::Source;
 
 use super::Report;
 use super::events::{About, Recorder};
-use crate::config::{ELECTION_LEASE, ELECTION_NAMESPACE};
 
 /// Interval between observations. A source counts as changed when two consecutive observations agree.
 const EVERY: Duration = Duration::from_secs(1);

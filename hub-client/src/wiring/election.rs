@@ -1,11 +1,11 @@
 //! Starts the election, and the comparison of replicas that makes a hub a worse candidate.
 
 use tokio::sync::watch;
+use yurt_pool_protocol::names::{ELECTION_LEASE, ELECTION_NAMESPACE};
 use yurt_runtime::TaskGroup;
 
 use super::Wiring;
 use crate::StartError;
-use crate::config::{ELECTION_LEASE, ELECTION_NAMESPACE};
 use crate::failpoints;
 use crate::pool::election::driver::{Driver, Signals};
 use crate::pool::leader::Leader;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use yurt_pool_protocol::names::NODE_LEASES;
 use yurt_runtime::tls::{ClientTls, PeerTls};
 
 use super::Wiring;
@@ -71,7 +72,7 @@ impl Wiring {
     /// Starts this node's heartbeat, and the proofs of the cloud's history, for which it is evidence.
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
-        let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), node_lease::NAMESPACE, &self.config.node));
+        let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), NODE_LEASES, &self.config.node));
         let acknowledged = AcknowledgedLease::default();
         let heartbeat = Arc::new(OwnHeartbeat::new(HeartbeatSettings {
             node: self.config.node.clone(),

@@ -79,10 +79,7 @@ pub(super) const AREAS: [Area; 9] = [
         name: "leases",
         package: "yurt-coordinator",
         tested_by: &["yurt-coordinator"],
-        files: &[
-            "coordinator/src/registry/leases.rs",
-            "coordinator/src/registry/leases/**/*.rs",
-        ],
+        files: &["coordinator/src/registry/leases.rs"],
         tests: TESTS,
         needs_etcd: false,
     },

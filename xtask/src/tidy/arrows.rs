@@ -92,7 +92,9 @@ const TABLE: &[Row] = &[
         may_use: &[
             "yurt-apimachinery",
             "yurt-codec",
+            "yurt-collection",
             "yurt-patch",
+            "yurt-pool-protocol",
             "yurt-runtime",
             "yurt-storage",
             "yurt-coordinator",
@@ -100,7 +102,7 @@ const TABLE: &[Row] = &[
         tests_may_use: &["yurt-apiextensions", "yurt-test-support"],
     },
     Row {
-        // Models and simulations drive the pure parts of both programs; nothing depends on it.
+        // Models and simulations drive the rules that the programs share, not the programs; nothing depends on it.
         package: "yurt-chaos-tests",
         may_use: &[
             "yurt-apimachinery",
@@ -108,8 +110,6 @@ const TABLE: &[Row] = &[
             "yurt-pool-protocol",
             "yurt-runtime",
             "yurt-storage",
-            "yurt-coordinator",
-            "yurt-hub-client",
             "yurt-chaos-validate",
         ],
         tests_may_use: FIXTURES,

@@ -15,7 +15,6 @@ const PURE: &[&str] = &[
     "crates/collection/src/",
     "crates/patch/src/",
     "crates/pool-protocol/src/",
-    "coordinator/src/forgery/penalties",
     "coordinator/src/forgery/reports",
     "hub-client/src/filter",
     "hub-client/src/replicas/warnings",

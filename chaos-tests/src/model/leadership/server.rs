@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use yurt_coordinator::simulation;
+use crate::coordinator;
 
 use super::state::{
     ALL_BODIES, Broken, Claim, Data, EXPIRY, HubId, Lease, Message, Pending, Place, Purpose, Server, State,
@@ -133,13 +133,13 @@ impl Leadership {
         };
         let (before, after) = (identity(server.holder()), identity(holder_after(server, write)));
         let ticks = |count: u8| Duration::from_secs(count.into());
-        let write = simulation::Write {
+        let write = coordinator::Write {
             node: &writer.to_string(),
             has_resource_version: !write.blind,
             before: (&before, ticks(EXPIRY)),
             after: Some(&after),
         };
-        write.is_allowed(simulation::Known {
+        write.is_allowed(coordinator::Known {
             opened: ticks(server.opened),
             written: ticks(if takes_at_once { EXPIRY } else { server.written }),
             renewed: server.renewed,

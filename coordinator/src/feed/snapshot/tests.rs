@@ -4,6 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use yurt_apimachinery::kind::find_kind;
+use yurt_pool_protocol::fence::Fence;
 use yurt_runtime::{Clock, FakeClock, TaskGroup};
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
@@ -18,7 +19,6 @@ use yurt_test_support::eventually;
 use super::*;
 use crate::authn::{NODE_PREFIX, NODES};
 use crate::feed::collection::PoolCollections;
-use crate::feed::fence::Fence;
 use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::feed::void::Voids;
@@ -144,7 +144,7 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
     let collection = collections.named("services").unwrap();
     let fence = Arc::new(Fence::new("s"));
     let record = fence.election().next("n1_1", None).encode();
-    fence.published(ResourceVersion(1), &record);
+    fence.published(ResourceVersion(1), &record).unwrap();
     let policy = Policy {
         initial: InitialMembers::parse("n1"),
         takes_leaders: false,
@@ -216,7 +216,7 @@ async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_st
         let _ = take(&feed, "services/events", events).await;
         assert!(!collection.is_served());
     }
-    assert!(feed.state()["collections"]["services"]["complete"] == false);
+    assert!(!feed.state().collections["services"].complete);
     disk.recover();
     feed_list(&feed, 0).await.unwrap();
     assert!(collection.is_served());

@@ -1,6 +1,7 @@
 //! Votes of pools of several sizes.
 
-use super::super::penalties::TIMES;
+use yurt_pool_protocol::penalties::TIMES;
+
 use super::*;
 
 const LATE: u64 = 100_000;

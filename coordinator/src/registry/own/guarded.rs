@@ -5,14 +5,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_pool_protocol::guard::{Attempt, Author, Caller, Election, Refusal, Written, node_of};
+use yurt_pool_protocol::names::{BARS_PATH, ELECTION_KEY};
 use yurt_storage::{Action, Durability, Expect, Op};
 
 use super::{Failure, Intent, OwnStore, Write, op};
 use crate::feed::fence::EPOCH_KEY;
 use crate::feed::members::Members;
-use crate::forgery::BARS_PATH;
 use crate::registry::Resource;
-use crate::registry::leases::{self, Attempt, Author, Caller, Election, Refusal, Written};
+use crate::registry::leases;
 
 // === impl OwnStore ===
 
@@ -23,7 +24,7 @@ impl OwnStore {
         write: Write<'_>,
         intent: &Intent,
     ) -> Result<Option<ResourceVersion>, Failure> {
-        let _turn = self.guard.turn.lock().await;
+        let _turn = self.guard_turn.lock().await;
         let key = write.key.as_str();
         let (before, duration) = leases::standing(write.old);
         let (after, _) = leases::standing(write.new);
@@ -44,7 +45,7 @@ impl OwnStore {
             return Ok(None);
         }
         let mut ops = vec![op(&write)];
-        if key == leases::ELECTION_KEY && before != after {
+        if key == ELECTION_KEY && before != after {
             let owner = self.guard.owner_after(key, &intent.author, &before, &after);
             ops.push(self.next_epoch(&after, owner));
         }
@@ -93,7 +94,7 @@ impl OwnStore {
         let now = self.clock.boot();
         let judged = match self.electorate(key.as_str()) {
             Some(members) => {
-                let holder_is_member = leases::node_of(standing.0).is_some_and(|node| members.contains(node));
+                let holder_is_member = node_of(standing.0).is_some_and(|node| members.contains(node));
                 let election = Election {
                     caller,
                     holder_is_member,
@@ -128,7 +129,7 @@ impl OwnStore {
 
     /// Members that may hold the lease `key`, if it is the election lease of a pool.
     fn electorate(&self, key: &str) -> Option<&Members> {
-        self.electorate.as_deref().filter(|_| key == leases::ELECTION_KEY)
+        self.electorate.as_deref().filter(|_| key == ELECTION_KEY)
     }
 
     fn next_epoch(&self, holder: &str, owner: Option<Author>) -> Op {
@@ -148,7 +149,7 @@ fn check_candidate(members: &Members, write: &Write<'_>, caller: &Caller, holder
     if holder.is_empty() {
         return Ok(());
     }
-    let why = match (leases::node_of(holder), caller) {
+    let why = match (node_of(holder), caller) {
         (Some(node), Caller::Node(caller)) if caller != node => "a node may only be elected under its own name",
         (Some(node), _) if members.contains(node) => return Ok(()),
         (Some(_), _) => "only members of the NodePool may be elected",

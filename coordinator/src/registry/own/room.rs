@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use yurt_apimachinery::Status;
 use yurt_collection::Collection;
+use yurt_pool_protocol::guard::Caller;
 use yurt_storage::Cacher;
 
 use super::shares::{self, Counted, Shares};
 use super::{Intent, OwnStore, Write};
-use crate::registry::leases::{self, Caller};
+use crate::registry::leases;
 
 /// Limit on own objects, in bytes.
 pub(crate) struct Room {

@@ -14,12 +14,14 @@ use yurt_pool_protocol::election::{
     Action, Attempt, Config, DRAIN_LIMIT, Fence, HubState, Input, Lease, LeaseWrite, Machine, Output, ReadOutcome,
     StopReason, WriteOutcome,
 };
+use yurt_pool_protocol::feed::PoolStatus;
+use yurt_pool_protocol::names::{EPOCH_HEADER, STORE_HEADER};
 use yurt_pool_protocol::source::CoordinatorState;
 use yurt_runtime::http::client::ClientError;
 use yurt_runtime::{Clock, TaskGroup};
 
 use crate::failures::Failures;
-use crate::health::{CloudReach, CoordinatorReach, PoolStatus};
+use crate::health::{CloudReach, CoordinatorReach};
 use crate::pool::lease_client::{LeaseAnswer, LeaseClient, micro_time, renew_time};
 use crate::upstream::json_watch::{JsonWatch, WatchBroken};
 
@@ -389,7 +391,7 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
     let spec = &lease["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let header = |name: &str| headers.and_then(|headers| headers.get(name)?.to_str().ok().map(str::to_owned));
-    let epoch = header("yurt-epoch").and_then(|epoch| epoch.parse().ok());
+    let epoch = header(EPOCH_HEADER).and_then(|epoch| epoch.parse().ok());
     let seen = Lease {
         resource_version: ResourceVersion::parse(lease["metadata"]["resourceVersion"].as_str().unwrap_or("0"))
             .unwrap_or_default(),
@@ -398,7 +400,7 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
         renew_time: text(&spec["renewTime"]),
         lease_transitions: spec["leaseTransitions"].as_i64().unwrap_or(0),
         fence: epoch
-            .zip(header("yurt-store"))
+            .zip(header(STORE_HEADER))
             .map(|(epoch, store)| Fence { epoch, store }),
     };
     *last.lock() = Some(lease);

@@ -16,11 +16,11 @@ use yurt_pool_protocol::heartbeat::{
     DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
 };
 use yurt_pool_protocol::members;
+use yurt_pool_protocol::names::NODE_LEASES;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, TaskGroup};
 
-use super::node_lease::NAMESPACE;
 use super::renewal::{self, RenewalResult};
 use crate::failures::Failures;
 use crate::metrics::Metrics;
@@ -88,7 +88,7 @@ impl Forward {
     }
 
     async fn watch(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) -> Result<(), WatchBroken> {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?watch=1&timeoutSeconds=300");
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases?watch=1&timeoutSeconds=300");
         let mut events = JsonWatch::open(&self.pool, &path).await?;
         while let Some((event, lease)) = events.next().await? {
             // The name becomes part of a path at the cloud.

@@ -25,6 +25,7 @@ use yurt_pool_protocol::heartbeat::own::{Outcome, OwnAction, OwnInput, OwnLease,
 use yurt_pool_protocol::heartbeat::{
     DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
 };
+use yurt_pool_protocol::names::{LEASE_BYTES_MAX, NODE_LEASES};
 use yurt_runtime::http::{Body, full, status_response};
 use yurt_runtime::{Clock, TaskGroup};
 
@@ -44,14 +45,10 @@ const CLOUD_DEADLINE: Duration = Duration::from_secs(4);
 const POOL_DEADLINE: Duration = Duration::from_secs(3);
 /// Minimum interval between two writes of the cached answer: a write per beat (10 s) would wear out an SD card.
 const STORE_EVERY: Duration = Duration::from_secs(600);
-/// Maximum size of a lease, bytes.
-const LEASE_BYTES_MAX: usize = 1 << 20;
 /// Duration written into the pool lease, s; the kubelet's default.
 const LEASE_SECONDS: u64 = 40;
 /// Failure key: the coordinator refuses this node's lease, so the leader cannot forward its beats.
 const POOL_LEASE: &str = "node lease in the pool";
-/// Namespace of node leases.
-pub const NAMESPACE: &str = "kube-node-lease";
 
 /// Heartbeat of this node.
 pub struct OwnHeartbeat {
@@ -369,7 +366,7 @@ impl OwnHeartbeat {
 /// Path of the lease of `node`.
 #[must_use]
 pub fn path_of(node: &str) -> String {
-    format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}")
+    format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases/{node}")
 }
 
 fn unreachable_cloud() -> Response<Body> {

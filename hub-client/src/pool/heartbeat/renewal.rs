@@ -8,16 +8,14 @@ use serde_json::{Value, json};
 use yurt_apimachinery::time::MicroTime;
 use yurt_pool_protocol::heartbeat::forward::renewal;
 use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
+use yurt_pool_protocol::names::{LEASE_BYTES_MAX, NODE_LEASES};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::full;
 
-use super::node_lease::NAMESPACE;
 use crate::pool::lease_client::{from_micros, to_micros};
 
 /// Field manager of the writes. The cloud's admission policy reads the apiserver's time from the entry of this manager.
 const FIELD_MANAGER: &str = "yurthub";
-/// Maximum size of a lease, bytes.
-const LEASE_BYTES_MAX: usize = 1 << 20;
 
 /// Result of writing a beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +40,7 @@ pub(super) async fn write(
     timeout: Duration,
     may_go: &(dyn Fn() -> bool + Sync),
 ) -> RenewalResult {
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}");
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases/{node}");
     let written = tokio::time::timeout(timeout, round_trip(cloud, &path, own, timeout, may_go)).await;
     written.ok().flatten().unwrap_or(RenewalResult::Broken)
 }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use yurt_apimachinery::time::{BootTime, MicroTime};
 use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
+use yurt_pool_protocol::names::NODE_LEASES;
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::tunnel::Tunnel;
 use yurt_runtime::http::client::{HttpClient, Protocol};
@@ -20,7 +21,6 @@ use yurt_runtime::tls::{ClientTls, PeerTls, TlsError};
 
 use super::route::{Peer, Route, Target, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
-use crate::pool::heartbeat::node_lease::NAMESPACE;
 use crate::pool::lease_client::to_micros;
 use crate::replicas::membership::Membership;
 
@@ -216,7 +216,7 @@ impl RelayClient {
 
     /// Returns the lease of `node`; `None` if there is none.
     async fn read(&self, node: &str) -> Result<Option<LeaseItem>, String> {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}?resourceVersion=0");
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases/{node}?resourceVersion=0");
         let coordinator = &self.settings.coordinator;
         let answer = coordinator.request_json(Method::GET, &path, None, SEARCH_TIMEOUT).await;
         match answer {

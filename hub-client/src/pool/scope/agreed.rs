@@ -13,9 +13,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::GroupVersionResource;
 use yurt_apimachinery::pool_scope::{self, SharedResource};
+use yurt_pool_protocol::feed::ScopeStatus;
 
 use super::config;
-use crate::health::{CloudReach, CoordinatorReach, ScopeStatus};
+use crate::health::{CloudReach, CoordinatorReach};
 use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
 

@@ -6,9 +6,10 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
 use hyper::body::Incoming;
 use yurt_apimachinery::Status;
+use yurt_pool_protocol::names::GENERATION_HEADER;
 use yurt_runtime::http::Decoded;
 
-use super::{GENERATION_HEADER, IDLE, StreamEnd};
+use super::{IDLE, StreamEnd};
 
 /// Maximum bytes of an answer that is no page of a list: a Status, or a NodePool. etcd stores at most 1.5 MiB of it.
 const ANSWER_BYTES_MAX: usize = 4 << 20;

@@ -4,12 +4,13 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName, USER_AGENT};
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use yurt_pool_protocol::members;
+use yurt_pool_protocol::names::REPLICA_HEADER;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::{ACCEPT_GZIP, empty};
 
 use super::answer::read_all;
-use super::{IDLE, REPLICA_HEADER, Reflector, StreamEnd};
+use super::{IDLE, Reflector, StreamEnd};
 use crate::replicas::history_check::Connection;
 use crate::upstream::{in_words, retry_after};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use yurt_apimachinery::time::BootTime;
 
 /// Time of the first, second, third penalty, and of every further one.
-pub(crate) const TIMES: [Duration; 4] = [
+pub const TIMES: [Duration; 4] = [
     Duration::from_secs(10 * 60),
     Duration::from_secs(3600),
     Duration::from_secs(6 * 3600),
@@ -21,22 +21,22 @@ const NODES_MAX: usize = 1024;
 
 /// Penalties by node.
 #[derive(Debug, Default)]
-pub(crate) struct Penalties(BTreeMap<String, Penalty>);
+pub struct Penalties(BTreeMap<String, Penalty>);
 
 /// Last penalty of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Penalty {
+pub struct Penalty {
     /// End of the penalty.
-    pub(crate) until: BootTime,
+    pub until: BootTime,
     /// Number of penalties so far.
-    pub(crate) count: usize,
+    pub count: usize,
 }
 
 // === impl Penalties ===
 
 impl Penalties {
     /// Begins a penalty of `node`. Returns its time. During a penalty a further one changes nothing.
-    pub(crate) fn add(&mut self, node: &str, now: BootTime) -> Duration {
+    pub fn add(&mut self, node: &str, now: BootTime) -> Duration {
         if let Some(left) = self.left(node, now) {
             return left;
         }
@@ -54,19 +54,19 @@ impl Penalties {
     }
 
     /// Time that is left of the penalty of `node`; `None` if there is none now.
-    pub(crate) fn left(&self, node: &str, now: BootTime) -> Option<Duration> {
+    pub fn left(&self, node: &str, now: BootTime) -> Option<Duration> {
         let penalty = self.0.get(node).filter(|penalty| now < penalty.until)?;
         Some(penalty.until.since(now))
     }
 
     /// Nodes with a penalty now.
-    pub(crate) fn present(&self, now: BootTime) -> impl Iterator<Item = (&str, Penalty)> {
+    pub fn present(&self, now: BootTime) -> impl Iterator<Item = (&str, Penalty)> {
         let present = self.0.iter().filter(move |(_, penalty)| now < penalty.until);
         present.map(|(node, penalty)| (node.as_str(), *penalty))
     }
 
     /// Forgets the penalties of `node`, or of all nodes. Returns true if there was one.
-    pub(crate) fn lift(&mut self, node: Option<&str>) -> bool {
+    pub fn lift(&mut self, node: Option<&str>) -> bool {
         match node {
             Some(node) => self.0.remove(node).is_some(),
             None => !std::mem::take(&mut self.0).is_empty(),

@@ -4,10 +4,8 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use serde_json::{Value, json};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
-use yurt_collection::History;
+use yurt_collection::{ChangeKind, Delivery, History};
 
-/// Version of the feed's calls that this hub speaks; every call carries it.
-pub const VERSION: u64 = 1;
 /// Approximate bytes of an index row without its key: a resourceVersion and punctuation.
 const INDEX_ROW_BYTES: usize = 32;
 
@@ -223,10 +221,42 @@ pub fn chunks<'a>(objects: impl Iterator<Item = &'a Object>, bytes: usize) -> Ve
     chunks
 }
 
+/// Converts deliveries to events of the source's log after `fed`. Returns `None` if they are the difference of a list,
+/// or contain a deletion of unknown RV: these are sent as a snapshot.
+pub fn as_events(fed: ResourceVersion, deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
+    let jumped = |delivery: &Delivery| matches!(delivery, Delivery::DiffEnd { jumped: true, .. });
+    if deliveries.iter().any(jumped) {
+        return None;
+    }
+    let event = |delivery: &Delivery| match delivery {
+        Delivery::Exact(change) => Some((
+            match change.kind {
+                ChangeKind::Created => EventType::Added,
+                ChangeKind::Updated => EventType::Modified,
+                ChangeKind::Deleted => EventType::Deleted,
+            },
+            change.object.clone(),
+        )),
+        Delivery::Current { object, created: true } => Some((EventType::Added, object.clone())),
+        Delivery::Current { object, created: false } => Some((EventType::Modified, object.clone())),
+        Delivery::Gone(object) => Some((EventType::Deleted, object.clone())),
+        Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
+    };
+    let events: Vec<_> = deliveries.iter().filter_map(event).collect();
+    let versions = events.iter().map(|(_, object)| object.resource_version());
+    std::iter::once(fed)
+        .chain(versions)
+        .is_sorted_by(|a, b| a < b)
+        .then_some(events)
+}
+
 #[cfg(test)]
 mod tests {
     use yurt_apimachinery::kind::find_kind;
+    use yurt_collection::{Gap, RangeTombstone};
 
+    use super::super::events::read_events;
+    use super::super::{BodiesCall, EventsCall, SnapshotCall, decode};
     use super::*;
 
     fn object(name: &str) -> Object {
@@ -269,6 +299,71 @@ mod tests {
         let bodies: Value =
             serde_json::from_slice(&envelope.bodies(ResourceVersion(7), &[&objects[0]], true)).expect("JSON");
         assert_eq!(bodies["objects"].as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
+    fn coordinator_reads_the_calls_that_the_leader_writes() {
+        let kind = find_kind("", "services").expect("services");
+        let envelope = Envelope {
+            store: "s\"1",
+            epoch: 3,
+            generation: 7,
+        };
+        let (after, at) = (ResourceVersion(5), ResourceVersion(9));
+        let events = [
+            (EventType::Added, object_at("a", 7)),
+            (EventType::Deleted, object_at("b", 8)),
+        ];
+        let body = envelope.events(after, &events, at, true, true);
+        let call: EventsCall<'_> = decode(&body).expect("a call");
+        assert_eq!(
+            (call.claim().store.as_str(), call.claim().epoch, call.generation),
+            ("s\"1", 3, 7)
+        );
+        assert_eq!((call.after, call.up_to, call.fresh, call.step), (after, at, true, true));
+        let read = read_events(&call, kind).expect("events of the cloud");
+        let shape = |events: &[(EventType, Object)]| -> Vec<_> {
+            let one = |(event, object): &(EventType, Object)| (*event, object.bytes().clone());
+            events.iter().map(one).collect()
+        };
+        assert_eq!(shape(&read), shape(&events));
+
+        let objects = [object_at("a", 7), object_at("c", 6)];
+        let part = IndexPart {
+            from: 4,
+            objects: &objects,
+            more: false,
+        };
+        let history = History {
+            floor: ResourceVersion(2),
+            gaps: vec![Gap {
+                from: ResourceVersion(2),
+                to: ResourceVersion(3),
+            }],
+            tombstones: vec![object_at("b", 8)],
+            ranges: vec![RangeTombstone {
+                after: ResourceVersion(3),
+                to: ResourceVersion(4),
+                object: object_at("d", 3),
+            }],
+        };
+        let body = envelope.index(after, at, &part, Some(&history));
+        let call: SnapshotCall<'_> = decode(&body).expect("a call");
+        assert_eq!((call.at, call.from, call.more), (at, 4, false));
+        assert_eq!(
+            call.index,
+            [
+                ("x/a".to_owned(), ResourceVersion(7)),
+                ("x/c".to_owned(), ResourceVersion(6))
+            ]
+        );
+        let read = call.history(kind).expect("a history").expect("there is one");
+        assert_eq!(format!("{read:?}"), format!("{history:?}"));
+
+        let body = envelope.bodies(at, &[&objects[0]], true);
+        let call: BodiesCall<'_> = decode(&body).expect("a call");
+        assert_eq!((call.at, call.objects.len()), (at, 1));
+        assert_eq!(call.objects[0].get().as_bytes(), &objects[0].bytes()[..]);
     }
 
     #[test]

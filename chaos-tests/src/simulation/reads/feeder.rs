@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use crate::coordinator::Pool;
 use serde_json::Value;
 use yurt_apimachinery::ResourceVersion;
 use yurt_collection::{Collection, Delivery, Reader};
-use yurt_coordinator::simulation::Pool;
-use yurt_hub_client::pool::feed::as_events;
-use yurt_hub_client::pool::feed::wire::{self, Envelope};
+use yurt_pool_protocol::feed;
+use yurt_pool_protocol::feed::{Envelope, as_events};
 use yurt_pool_protocol::history::next_generation;
 use yurt_pool_protocol::resume::{Place, Way};
 
@@ -165,7 +165,7 @@ impl Feeder {
             self.snapshot = true;
             return Err(Interrupted);
         };
-        let batches = wire::batches(events, reader.position(), self.message);
+        let batches = feed::batches(events, reader.position(), self.message);
         let step = step && door.mutation != Some(Mutation::DifferenceAsEvents);
         if step && batches.len() > 1 {
             self.snapshot = true;
@@ -189,7 +189,7 @@ impl Feeder {
         let is_told = !door.pool.is_served() && door.mutation != Some(Mutation::SnapshotWithoutHistory);
         let history = is_told.then(|| held.history(MESSAGE_MAX));
         let envelope = self.envelope(held);
-        let index: Vec<_> = wire::index_parts(&snapshot.objects, self.message)
+        let index: Vec<_> = feed::index_parts(&snapshot.objects, self.message)
             .iter()
             .map(|part| envelope.index(after, snapshot.position, part, history.as_ref().filter(|_| !part.more)))
             .collect();
@@ -200,7 +200,7 @@ impl Feeder {
         let missing: Vec<String> = serde_json::from_value(answer["missing"].clone()).unwrap_or_default();
         let wanted: BTreeSet<&str> = missing.iter().map(String::as_str).collect();
         let objects = snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str()));
-        let mut chunks = wire::chunks(objects, self.message);
+        let mut chunks = feed::chunks(objects, self.message);
         if chunks.is_empty() {
             chunks.push(Vec::new());
         }

@@ -20,18 +20,18 @@ use parking_lot::Mutex;
 use yurt_apimachinery::time::BootTime;
 
 /// Maximum `leaseDurationSeconds` of the election lease.
-pub(crate) const DURATION_SECONDS_MAX: i64 = 300;
+pub const DURATION_SECONDS_MAX: i64 = 300;
 
 /// Maximum time without a write for which a holder is protected, even with a longer lease duration: a leader that renews
 /// writes more often.
-pub(crate) const PROTECTED_MAX: Duration = Duration::from_secs(60);
+pub(super) const PROTECTED_MAX: Duration = Duration::from_secs(60);
 
 /// Minimum time between two acquisitions by a user: the default retry period of an elector.
-pub(crate) const TURN_PERIOD: Duration = Duration::from_secs(2);
+pub(super) const TURN_PERIOD: Duration = Duration::from_secs(2);
 
 /// Right by which a caller writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Caller {
+pub enum Caller {
     /// A member of `system:masters`.
     Administrator,
     /// The node of this name.
@@ -42,7 +42,7 @@ pub(crate) enum Caller {
 
 /// Reason of a refused write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The text of the 409.
     Conflict(String),
     /// The caller has acquired the lease too recently: it may try again after so many seconds.
@@ -58,20 +58,20 @@ pub(crate) enum Refusal {
 
 /// The present lease, and the change that a caller wants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim<'a> {
+pub(super) struct Claim<'a> {
     /// The holder; empty for none, or for one that is no member.
-    pub(crate) holder: &'a str,
+    pub(super) holder: &'a str,
     /// True if the lease has had no write for as long as it protects its holder.
-    pub(crate) is_silent: bool,
+    pub(super) is_silent: bool,
     /// True if the caller's node is that of the holder, or the caller has acquired the lease itself.
-    pub(crate) is_owner: bool,
+    pub(super) is_owner: bool,
     /// Holder afterwards; `None` when the lease is deleted.
-    pub(crate) after: Option<&'a str>,
+    pub(super) after: Option<&'a str>,
 }
 
 /// Time at which each user acquired the lease; entries older than [`TURN_PERIOD`] are dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(super) struct Turns {
     // Guards only the map.
     taken: Mutex<BTreeMap<String, BootTime>>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Turns {
 ///
 /// # Errors
 /// The text of the 409.
-pub(crate) fn judge(claim: Claim<'_>) -> Result<(), String> {
+pub(super) fn judge(claim: Claim<'_>) -> Result<(), String> {
     let Claim {
         holder,
         is_silent,
@@ -107,12 +107,12 @@ pub(crate) fn judge(claim: Claim<'_>) -> Result<(), String> {
 }
 
 /// True if `holder`, `<node>_<process>`, names a process on `node`.
-pub(crate) fn is_of_node(holder: &str, node: &str) -> bool {
+pub fn is_of_node(holder: &str, node: &str) -> bool {
     node_of(holder) == Some(node)
 }
 
 /// Returns the node of a holder `<node>_<process>`.
-pub(crate) fn node_of(holder: &str) -> Option<&str> {
+pub fn node_of(holder: &str) -> Option<&str> {
     holder.split_once('_').map(|(node, _)| node)
 }
 
@@ -123,7 +123,7 @@ impl Turns {
     ///
     /// # Errors
     /// [`Refusal::TooSoon`].
-    pub(crate) fn check(&self, user: &str, now: BootTime) -> Result<(), Refusal> {
+    pub(super) fn check(&self, user: &str, now: BootTime) -> Result<(), Refusal> {
         let taken = self.taken.lock();
         let since = taken.get(user).map(|taken| now.since(*taken));
         match since.filter(|since| *since < TURN_PERIOD) {
@@ -136,7 +136,7 @@ impl Turns {
     }
 
     /// Records that `user` acquired the lease at `now`.
-    pub(crate) fn took(&self, user: &str, now: BootTime) {
+    pub(super) fn took(&self, user: &str, now: BootTime) {
         let mut taken = self.taken.lock();
         taken.retain(|_, taken| now.since(*taken) < TURN_PERIOD);
         taken.insert(user.to_owned(), now);

@@ -14,104 +14,107 @@
 //!   else ─────────────────────────────────────► pass (optimistic locking decides)
 //! ```
 
+mod election;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use yurt_apimachinery::time::BootTime;
 
-use super::election::{self, Caller, Claim, PROTECTED_MAX, Refusal, Turns};
-use crate::forgery::penalties::Penalties;
+use crate::penalties::Penalties;
+pub use election::{Caller, DURATION_SECONDS_MAX, Refusal, is_of_node, node_of};
+use election::{Claim, PROTECTED_MAX, Turns};
 
 /// Author of a write: the user, and the field manager where several electors share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Author {
+pub struct Author {
     /// User of the request.
-    pub(crate) user: String,
+    pub user: String,
     /// Field manager, if one was sent.
-    pub(crate) manager: Option<String>,
+    pub manager: Option<String>,
 }
 
 /// Known facts about a lease apart from its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// Author of the acquisition; `None` when that was before a restart.
-    pub(crate) owner: Option<Author>,
+    pub owner: Option<Author>,
     /// Holder of the acquisition.
-    pub(crate) holder: String,
+    pub holder: String,
     /// True if it was acquired through another coordinator, which knows the owner.
-    pub(crate) elsewhere: bool,
+    pub elsewhere: bool,
     /// True if it was acquired or renewed since the store was opened: writes lost in a crash are older than that.
-    pub(crate) renewed: bool,
+    pub renewed: bool,
     /// Time of the last observed write, on our clock.
-    pub(crate) last_write: BootTime,
+    pub last_write: BootTime,
 }
 
 /// The present lease.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing<'a> {
+pub struct Standing<'a> {
     /// Holder in the stored object; empty when released.
-    pub(crate) holder: &'a str,
+    pub holder: &'a str,
     /// Its lease duration.
-    pub(crate) duration: Duration,
+    pub duration: Duration,
     /// Last known author and write.
-    pub(crate) seen: Option<&'a Seen>,
+    pub seen: Option<&'a Seen>,
     /// Time at which the store was opened.
-    pub(crate) opened: BootTime,
+    pub opened: BootTime,
     /// Now.
-    pub(crate) now: BootTime,
+    pub now: BootTime,
 }
 
 /// A requested write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attempt<'a> {
+pub struct Attempt<'a> {
     /// Author of the write.
-    pub(crate) author: &'a Author,
+    pub author: &'a Author,
     /// True if the write names the resourceVersion it is based on.
-    pub(crate) has_resource_version: bool,
+    pub has_resource_version: bool,
     /// Holder afterwards; `None` when the lease is deleted.
-    pub(crate) holder: Option<&'a str>,
+    pub holder: Option<&'a str>,
 }
 
 /// An accepted write of a lease.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written<'a> {
+pub struct Written<'a> {
     /// Holder before it; empty for none.
-    pub(crate) before: &'a str,
+    pub before: &'a str,
     /// Holder after it; empty for none.
-    pub(crate) after: &'a str,
+    pub after: &'a str,
     /// True if it moved `renewTime`.
-    pub(crate) renewed: bool,
+    pub renewed: bool,
 }
 
 /// Known facts about every guarded lease that has a holder; the number of leases bounds it.
+///
+/// The caller serializes guarded writes: a write is recorded before the next one is judged.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     opened: BootTime,
     // Guards only the map; never held across an await.
     seen: Mutex<BTreeMap<String, Seen>>,
     /// Recent holders of the pool's election lease.
     turns: Turns,
     /// Nodes that may not hold the election lease of the pool. A leaf: no other lock is taken inside.
-    pub(crate) bars: Mutex<Penalties>,
-    /// Serializes guarded writes: `seen` must reflect a write before the next one is judged.
-    pub(in crate::registry) turn: tokio::sync::Mutex<()>,
+    pub bars: Mutex<Penalties>,
 }
 
 /// A write of the election lease of a pool, in addition to the [`Attempt`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Election<'a> {
+pub struct Election<'a> {
     /// Right by which the caller writes.
-    pub(crate) caller: &'a Caller,
+    pub caller: &'a Caller,
     /// True if the previous holder is a member.
-    pub(crate) holder_is_member: bool,
+    pub holder_is_member: bool,
 }
 
 /// Judges an attempt.
 ///
 /// # Errors
 /// The text of the 409.
-pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), String> {
+pub fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), String> {
     let Standing {
         holder,
         duration,
@@ -153,7 +156,7 @@ pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), 
 ///
 /// # Errors
 /// The text of the 409.
-pub(crate) fn judge_member(standing: Standing<'_>, attempt: Attempt<'_>, caller: &Caller) -> Result<(), String> {
+pub fn judge_member(standing: Standing<'_>, attempt: Attempt<'_>, caller: &Caller) -> Result<(), String> {
     let standing = Standing {
         duration: standing.duration.min(PROTECTED_MAX),
         ..standing
@@ -198,18 +201,17 @@ impl Seen {
 
 impl Guard {
     /// A guard without knowledge at `opened`.
-    pub(crate) fn new(opened: BootTime) -> Self {
+    pub fn new(opened: BootTime) -> Self {
         Self {
             opened,
             seen: Mutex::default(),
             turns: Turns::default(),
             bars: Mutex::default(),
-            turn: tokio::sync::Mutex::default(),
         }
     }
 
     /// Restores the owner of `key` from a durable record.
-    pub(crate) fn restore(&self, key: &str, holder: &str, owner: Author) {
+    pub fn restore(&self, key: &str, holder: &str, owner: Author) {
         let mut seen = self.seen.lock();
         let (last_write, renewed) = seen
             .get(key)
@@ -226,7 +228,7 @@ impl Guard {
 
     /// Records a published write, of this coordinator or another one. `holder` has the lease after it; empty for none. A
     /// write published to several coordinators is stored, so no earlier renewal is lost.
-    pub(crate) fn observed(&self, key: &str, holder: &str, now: BootTime) {
+    pub fn observed(&self, key: &str, holder: &str, now: BootTime) {
         let mut seen = self.seen.lock();
         if holder.is_empty() {
             seen.remove(key);
@@ -245,7 +247,7 @@ impl Guard {
     ///
     /// # Errors
     /// The text of the 409.
-    pub(crate) fn judge(
+    pub fn judge(
         &self,
         key: &str,
         (holder, duration): (&str, Duration),
@@ -269,7 +271,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`Refusal`].
-    pub(crate) fn judge_election(
+    pub fn judge_election(
         &self,
         key: &str,
         (holder, duration): (&str, Duration),
@@ -311,12 +313,12 @@ impl Guard {
     }
 
     /// Records that `user` acquired the election lease.
-    pub(crate) fn took_election(&self, user: &str, now: BootTime) {
+    pub fn took_election(&self, user: &str, now: BootTime) {
         self.turns.took(user, now);
     }
 
     /// Records an accepted write.
-    pub(crate) fn accepted(&self, key: &str, author: &Author, written: Written<'_>, now: BootTime) {
+    pub fn accepted(&self, key: &str, author: &Author, written: Written<'_>, now: BootTime) {
         let Written { before, after, .. } = written;
         let mut seen = self.seen.lock();
         if after.is_empty() {
@@ -333,7 +335,7 @@ impl Guard {
     }
 
     /// Author of the present acquisition, or of the new one if the holder changes from `before` to `after`.
-    pub(crate) fn owner_after(&self, key: &str, author: &Author, before: &str, after: &str) -> Option<Author> {
+    pub fn owner_after(&self, key: &str, author: &Author, before: &str, after: &str) -> Option<Author> {
         let known = self.seen.lock().get(key).and_then(|seen| seen.owner.clone());
         match (after.is_empty(), before == after) {
             (true, _) => None,

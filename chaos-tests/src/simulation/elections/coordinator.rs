@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
+use crate::coordinator::{Election, Write};
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::time::BootTime;
 use yurt_chaos_validate::leadership::{Hold, Referee};
-use yurt_coordinator::simulation::{Election, Write};
 use yurt_pool_protocol::election::{Fence, Lease, LeaseWrite, ReadOutcome, WriteOutcome};
 
 use super::{Mutation, SECOND};

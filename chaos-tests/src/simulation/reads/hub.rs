@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::coordinator::Pool;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_collection::{ChangeKind, Collection, Delivery, Expired, Limits, Reader, Recovered};
-use yurt_coordinator::simulation::Pool;
 use yurt_pool_protocol::cloud_fallback::{Begin, Detour, Wanted};
 use yurt_pool_protocol::history::next_generation;
 use yurt_pool_protocol::source;

@@ -15,10 +15,10 @@ mod proof;
 mod rollback;
 mod setting;
 
+use crate::coordinator::Pool;
 use yurt_apimachinery::ResourceVersion;
 use yurt_chaos_validate::history::{Truth, check};
 use yurt_collection::Recovered;
-use yurt_coordinator::simulation::Pool;
 
 use super::Ran;
 use crate::faults::{Fault, Struck};
@@ -303,8 +303,7 @@ impl Simulation {
         let found = std::mem::take(&mut self.coordinator.saved);
         let record = self.coordinator.record.as_ref();
         let record = record.map(|(rv, record)| (*rv, record.as_slice()));
-        let nodes = (0..HUBS).map(|hub| format!("hub-{hub}")).collect::<Vec<_>>().join(",");
-        let pool = Pool::open(&self.store(), &nodes, cloud::kind(), record, Some(found));
+        let pool = Pool::open(&self.store(), cloud::kind(), record, Some(found));
         self.coordinator.pool = Some(pool);
         self.save_coordinator();
         // Connections of the former process are gone.

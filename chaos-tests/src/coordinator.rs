@@ -1,8 +1,8 @@
-//! Entry points for the simulations: the rules of an election, and the feed of a [`Pool`], without a server, a store and
-//! a clock.
+//! The coordinator as the simulations see it: the shared rules of an election, and the receiving end of the feed, without
+//! a server, a store and a clock.
 //!
-//! The caller does the work of `registry::own` around a transaction. It calls [`Election::judge`] before it, stores the
-//! returned epoch record as part of it, and calls [`Election::committed`] after it.
+//! The caller does the work of a transaction. It calls [`Election::judge`] before it, stores the returned epoch record as
+//! part of it, and calls [`Election::committed`] after it.
 
 mod pool;
 
@@ -10,13 +10,11 @@ use std::time::Duration;
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::time::BootTime;
-
-use crate::authn::{NODE_PREFIX, NODES, User};
-use crate::feed::fence::{Claim, Fence};
-use crate::registry::leases::Election as Judged;
-use crate::registry::leases::{
-    Attempt, Author, Caller, ELECTION_KEY, Guard, Refusal, Seen, Standing, Written, judge_member,
+use yurt_pool_protocol::fence::{Claim, Fence};
+use yurt_pool_protocol::guard::{
+    Attempt, Author, Caller, Election as Judged, Guard, Refusal, Seen, Standing, Written, judge_member,
 };
+use yurt_pool_protocol::names::ELECTION_KEY;
 
 pub use pool::Pool;
 
@@ -55,11 +53,14 @@ pub struct Known {
 
 impl Election {
     /// A process that opened the store called `store` at `opened` and found this epoch record in it.
+    ///
+    /// # Panics
+    /// When the record cannot be read.
     #[must_use]
     pub fn open(store: &str, opened: BootTime, record: Option<(ResourceVersion, &[u8])>) -> Self {
         let (guard, fence) = (Guard::new(opened), Fence::new(store));
         if let Some((rv, record)) = record {
-            fence.published(rv, record);
+            fence.published(rv, record).expect("the record was encoded here");
         }
         let election = fence.election();
         if let Some(owner) = election.owner {
@@ -98,9 +99,12 @@ impl Election {
     }
 
     /// Records that the write was committed at `rv`, with the record that [`Self::judge`] returned.
+    ///
+    /// # Panics
+    /// When the record cannot be read.
     pub fn committed(&self, write: &Write<'_>, rv: ResourceVersion, record: Option<&[u8]>, now: BootTime) {
         if let Some(record) = record {
-            self.fence.published(rv, record);
+            self.fence.published(rv, record).expect("the record was encoded here");
         }
         let (before, after) = write.holders();
         let written = Written {
@@ -128,8 +132,7 @@ impl Election {
             store: store.to_owned(),
             epoch,
         };
-        let user = User::new(&format!("{NODE_PREFIX}{node}"), &[NODES]);
-        self.fence.enter(&claim, &user).is_ok()
+        self.fence.enter(&claim, Some(node)).is_ok()
     }
 }
 
@@ -168,7 +171,7 @@ impl Write<'_> {
 
     fn author(&self) -> Author {
         Author {
-            user: format!("{NODE_PREFIX}{}", self.node),
+            user: format!("system:node:{}", self.node),
             manager: None,
         }
     }

@@ -1,0 +1,195 @@
+//! Calls of the feed as the coordinator reads them; [`super::encode`] writes them.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use yurt_apimachinery::{ResourceKind, ResourceVersion, Status};
+use yurt_collection::{Gap, History, RangeTombstone};
+
+use super::events::read_object;
+use crate::fence::Claim;
+
+/// `POST …/events`: events of the cloud's log after `after`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EventsCall<'a> {
+    /// Id of the store the leader was elected in.
+    pub store: String,
+    /// Epoch it was elected with.
+    pub epoch: u64,
+    /// Generation of the collection.
+    pub generation: u64,
+    /// Must be the collection's `C`.
+    pub after: ResourceVersion,
+    /// The events, by RV.
+    #[serde(borrow)]
+    pub events: Vec<EventOnWire<'a>>,
+    /// The collection's `C` afterwards: there were no other events up to it.
+    pub up_to: ResourceVersion,
+    /// True if the collection is at the cloud's present state.
+    #[serde(default)]
+    pub fresh: bool,
+    /// True if the events contain only the last state of each key: they apply together or not at all.
+    #[serde(default)]
+    pub step: bool,
+}
+
+/// One watch event.
+#[derive(Debug, Deserialize)]
+pub struct EventOnWire<'a> {
+    /// `ADDED`, `MODIFIED` or `DELETED`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The object, as the cloud sent it.
+    #[serde(borrow)]
+    pub object: &'a RawValue,
+}
+
+/// `POST …/snapshot`: keys and RVs of all objects at `at`.
+#[derive(Debug, Deserialize)]
+pub struct SnapshotCall<'a> {
+    /// Id of the store the leader was elected in.
+    pub store: String,
+    /// Epoch it was elected with.
+    pub epoch: u64,
+    /// Generation of the collection.
+    pub generation: u64,
+    /// Position of the snapshot.
+    pub at: ResourceVersion,
+    /// Keys and RVs.
+    pub index: Vec<(String, ResourceVersion)>,
+    /// Number of keys in earlier parts of the index.
+    #[serde(default)]
+    pub from: usize,
+    /// True if other parts of the index follow.
+    #[serde(default)]
+    pub more: bool,
+    /// For a coordinator that has no data.
+    #[serde(default, borrow)]
+    pub history: Option<HistoryOnWire<'a>>,
+    /// True if the collection is at the cloud's present state.
+    #[serde(default)]
+    pub fresh: Option<bool>,
+}
+
+/// The leader's history before `at`.
+#[derive(Debug, Deserialize)]
+pub struct HistoryOnWire<'a> {
+    floor: ResourceVersion,
+    gaps: Vec<Gap>,
+    #[serde(borrow)]
+    tombstones: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    ranges: Vec<RangeOnWire<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RangeOnWire<'a> {
+    after: ResourceVersion,
+    to: ResourceVersion,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// `POST …/snapshot/bodies`: some of the objects that were missing.
+#[derive(Debug, Deserialize)]
+pub struct BodiesCall<'a> {
+    /// Id of the store the leader was elected in.
+    pub store: String,
+    /// Epoch it was elected with.
+    pub epoch: u64,
+    /// Generation of the collection.
+    pub generation: u64,
+    /// Position of the snapshot.
+    pub at: ResourceVersion,
+    /// The objects, as the cloud sent them.
+    #[serde(borrow)]
+    pub objects: Vec<&'a RawValue>,
+    /// True if the collection is at the cloud's present state.
+    #[serde(default)]
+    pub fresh: Option<bool>,
+}
+
+// === impl EventsCall, SnapshotCall, HistoryOnWire, BodiesCall ===
+
+impl EventsCall<'_> {
+    /// Claim of the caller.
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        Claim {
+            store: self.store.clone(),
+            epoch: self.epoch,
+        }
+    }
+}
+
+impl SnapshotCall<'_> {
+    /// Claim of the caller.
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        Claim {
+            store: self.store.clone(),
+            epoch: self.epoch,
+        }
+    }
+
+    /// Parses the history in the call.
+    ///
+    /// # Errors
+    /// 400 when it is not the time before `at`.
+    pub fn history(&self, kind: &ResourceKind) -> Result<Option<History>, Status> {
+        let history = self.history.as_ref().map(|history| history.read(self.at, kind));
+        history
+            .transpose()
+            .map_err(|why| Status::bad_request(format!("history of a snapshot: {why}")))
+    }
+}
+
+impl HistoryOnWire<'_> {
+    fn read(&self, at: ResourceVersion, kind: &ResourceKind) -> Result<History, String> {
+        let floor = self.floor;
+        let within = |from: ResourceVersion, to: ResourceVersion| match from < to && floor < to && to <= at {
+            true => Ok(()),
+            false => Err(format!("({from}, {to}] is not within ({floor}, {at}]")),
+        };
+        if floor > at {
+            return Err(format!("it begins at {floor} and ends at {at}"));
+        }
+        let mut history = History {
+            floor,
+            ..History::default()
+        };
+        for gap in &self.gaps {
+            within(gap.from, gap.to)?;
+            history.gaps.push(*gap);
+        }
+        for raw in &self.tombstones {
+            let object = read_object(raw.get(), kind)?;
+            within(floor, object.resource_version())?;
+            history.tombstones.push(object);
+        }
+        for RangeOnWire { after, to, object } in &self.ranges {
+            within(*after, *to)?;
+            // Zero means that the entry is left from an earlier generation.
+            if after.is_zero() {
+                return Err(format!("a range to {to} has no start"));
+            }
+            history.ranges.push(RangeTombstone {
+                after: *after,
+                to: *to,
+                object: read_object(object.get(), kind)?,
+            });
+        }
+        Ok(history)
+    }
+}
+
+impl BodiesCall<'_> {
+    /// Claim of the caller.
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        Claim {
+            store: self.store.clone(),
+            epoch: self.epoch,
+        }
+    }
+}
