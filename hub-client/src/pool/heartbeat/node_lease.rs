@@ -268,7 +268,7 @@ impl OwnHeartbeat {
     fn store(&self, kept: &CachedLease, is_first: bool) {
         let now = self.settings.clock.boot();
         let mut stored = self.stored.lock();
-        if is_first || stored.is_none_or(|at| now.since(at) >= STORE_EVERY) {
+        if is_store_due(*stored, now, is_first) {
             *stored = Some(now);
             kept.store(&self.settings.cache);
         }
@@ -363,6 +363,11 @@ impl OwnHeartbeat {
     }
 }
 
+/// True if an answer has to be written: it is the first one of a history, or the last write was [`STORE_EVERY`] ago.
+fn is_store_due(stored: Option<BootTime>, now: BootTime, is_first: bool) -> bool {
+    is_first || stored.is_none_or(|at| now.since(at) >= STORE_EVERY)
+}
+
 /// Path of the lease of `node`.
 #[must_use]
 pub fn path_of(node: &str) -> String {
@@ -378,4 +383,24 @@ fn unreachable_cloud() -> Response<Body> {
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from_static("5"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_is_stored_rarely_and_immediately_in_another_history() {
+        let (clock, hand) = Clock::fake();
+        let first = clock.boot();
+        assert!(is_store_due(None, first, false), "the first one of this process");
+        hand.advance(STORE_EVERY - Duration::from_secs(1));
+        assert!(!is_store_due(Some(first), clock.boot(), false));
+        assert!(
+            is_store_due(Some(first), clock.boot(), true),
+            "the stored one is of another history"
+        );
+        hand.advance(Duration::from_secs(1));
+        assert!(is_store_due(Some(first), clock.boot(), false));
+    }
 }
