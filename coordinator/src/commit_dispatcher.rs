@@ -15,7 +15,7 @@ use crate::feed::collection::PoolCollections;
 use crate::feed::fence::EPOCH_KEY;
 use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::feed::void::Voids;
-use crate::registry::leases;
+use crate::lease_objects;
 use crate::store::Stores;
 
 /// Dispatches commits, in order, on the store's own thread.
@@ -71,8 +71,14 @@ impl CommitDispatcher {
     /// its last renewal.
     fn inform_guard(&self, key: &str, value: &[u8], deleted: bool) {
         let Some(shared) = &self.shared else { return };
-        let Some(lease) = leases::guarded(key) else { return };
-        let holder = if deleted { String::new() } else { leases::holder(value) };
+        let Some(lease) = lease_objects::guarded(key) else {
+            return;
+        };
+        let holder = if deleted {
+            String::new()
+        } else {
+            lease_objects::holder(value)
+        };
         shared.guard.observed(lease, &holder, shared.clock.boot());
     }
 
@@ -207,7 +213,9 @@ mod tests {
             deleted: false,
         };
         let rv = ResourceVersion(1 << 62);
-        let lease_objects = cacher.collection(leases::COLLECTION).expect("leases are built in");
+        let lease_objects = cacher
+            .collection(lease_objects::COLLECTION)
+            .expect("leases are built in");
         let woken = Arc::new(Woken {
             fence,
             holder: OnceLock::new(),
@@ -215,7 +223,7 @@ mod tests {
         let waker = Waker::from(woken.clone());
         let mut seen = pin!(lease_objects.reached(rv));
         assert!(seen.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        let key = format!("/{}/{}", leases::COLLECTION, ELECTION_KEY);
+        let key = format!("/{}/{}", lease_objects::COLLECTION, ELECTION_KEY);
         dispatcher.committed(rv, &[commit(&key, lease), commit(EPOCH_KEY, record)]);
         assert_eq!(woken.holder.get().map(String::as_str), Some("n1_1"));
     }

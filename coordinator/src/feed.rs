@@ -31,7 +31,7 @@ use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, S
 
 use crate::authn::User;
 use crate::bodies::{Bodies, Received, Work};
-use crate::registry::leases;
+use crate::lease_objects;
 use crate::status_error;
 
 mod bodies;
@@ -165,7 +165,7 @@ impl Feed {
     /// Number of node leases whose heartbeats the leader has to forward to the cloud.
     pub(crate) fn delegated_leases(&self) -> usize {
         self.leases.read(|held| {
-            let delegated = |lease: &&Object| leases::is_delegated(lease);
+            let delegated = |lease: &&Object| lease_objects::is_delegated(lease);
             held.objects().filter(delegated).count()
         })
     }
@@ -352,7 +352,7 @@ impl Feed {
         let lease = self
             .leases
             .read(|held| held.object(&ObjectKey::parse(ELECTION_KEY)).cloned());
-        leases::standing(lease.as_ref()).0 != holder
+        lease_objects::standing(lease.as_ref()).0 != holder
     }
 
     /// Refuses objects that the store would reject, before anything of the call is applied.

@@ -1,14 +1,21 @@
 //! The pool coordinator: an apiserver for the kinds a NodePool needs.
 //!
 //! ```text
-//!   filters (identity, limits, authz) ─► handlers (one per verb) ─► registry (one entry per resource) ─► storage
-//!                                                  feed (the leader fills pool data) ──────────────────────┘
+//!   filters (identity, limits, rights) ─► dispatch ─► handlers (one per verb) ─► registry (one entry per resource) ─► storage
+//!                                            └─► pool_api ─► feed (the leader fills pool data) ─────────────────────────┘
 //! ```
 //!
-//! In reading order: [`config`] (flags), `filters` (one request; `filters/chain.rs` is the order), `request` (what a handler
-//! gets), `authn`, `authz` (rights), `fair_queue`, `audit`, `admission`, `handlers`, `registry` (resources and their rules;
-//! `registry::leases` guards elections), `feed` (pool data), `discovery`, `health`, `metrics`, `bootstrap` (certificates of a
-//! first start). All wiring is in [`build`].
+//! No module imports in a circle. In reading order:
+//!
+//! * a request: `filters` (`filters/chain.rs` is the order), `dispatch`, `request` (what a handler gets), `handlers`,
+//!   `pool_api` (paths below `/yurt/v1`), `app` (state of all of it);
+//! * rights and limits: `authn`, `authz`, `admission`, `audit`, `fair_queue`, `bodies`;
+//! * data: `registry` (resources and their rules), `standalone` (those of `--profile standalone` alone), `lease_objects`,
+//!   `feed`, `forgery`, `store`, `commit_dispatcher`, `discovery`;
+//! * the process: [`config`] (flags), `bootstrap` (certificates of a first start), `controllers` (background tasks),
+//!   `lifecycle`, `health`, `metrics`, `status_error`, `reloadable_files`.
+//!
+//! All wiring is in [`build`].
 //!
 //! ```no_run
 //! use yurt_coordinator::{build, config::Config};
@@ -49,6 +56,7 @@ mod forgery;
 pub mod fuzzing;
 mod handlers;
 mod health;
+mod lease_objects;
 mod lifecycle;
 mod metrics;
 mod pool_api;
@@ -80,7 +88,6 @@ use health::Health;
 use metrics::Metrics;
 use registry::Registry;
 use registry::custom::CustomKinds;
-use registry::leases;
 use registry::own::{OwnStore, Room, Shares};
 use store::Stores;
 
@@ -233,7 +240,7 @@ async fn load(app: &App) -> Result<(), StartError> {
 
 /// The collection with the election lease.
 fn election_leases(cacher: &Cacher) -> Result<Arc<SharedCollection>, StartError> {
-    let leases = cacher.collection(leases::COLLECTION);
+    let leases = cacher.collection(lease_objects::COLLECTION);
     leases.ok_or_else(|| StartError::new("leases are not among the kinds served"))
 }
 

@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::authn::{MASTERS, User};
 use crate::authz::{Attributes, Decision};
 use crate::bodies::Received;
-use crate::registry::leases;
+use crate::lease_objects;
 use crate::registry::own::Intent;
 use crate::registry::{Authority, Resource};
 
@@ -173,7 +173,7 @@ impl Call {
 
     /// Adds the epoch to every answer that shows the holder of the election lease its own lease.
     fn add_epoch(&self, object: &Object, response: &mut Response<Body>) {
-        if self.resource.name != leases::COLLECTION || object.key().as_str() != ELECTION_KEY {
+        if self.resource.name != lease_objects::COLLECTION || object.key().as_str() != ELECTION_KEY {
             return;
         }
         let spec = LeaseSpec::from_object(object).unwrap_or_default();

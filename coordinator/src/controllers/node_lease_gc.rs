@@ -15,7 +15,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::elapsed;
 use crate::app::App;
-use crate::registry::leases;
+use crate::lease_objects;
 use crate::registry::own::Intent;
 
 /// Bounds of the interval between checks, which is a quarter of the time to live.
@@ -39,7 +39,7 @@ impl Departed {
     ) -> Vec<Object> {
         let before = std::mem::take(&mut self.0);
         let mut due = Vec::new();
-        for lease in leases.filter(|lease| leases::is_of_node(lease) && !members.contains(lease.name())) {
+        for lease in leases.filter(|lease| lease_objects::is_of_node(lease) && !members.contains(lease.name())) {
             let version = lease.resource_version();
             let known = before.get(lease.key()).filter(|(seen, _)| *seen == version);
             let since = known.map_or(now, |(_, since)| *since);
@@ -54,7 +54,7 @@ impl Departed {
 
 /// Deletes expired leases until `stop`; deletes none until a leader has fed the members.
 pub(super) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
-    let (group, resource) = leases::RESOURCE;
+    let (group, resource) = lease_objects::RESOURCE;
     let Some(resource) = app.served().registry.find(group, resource).cloned() else {
         return stop.cancelled().await;
     };
@@ -94,7 +94,7 @@ mod tests {
 
     fn lease(namespace: &str, name: &str, version: u64) -> Object {
         let lease = json!({"metadata": {"namespace": namespace, "name": name, "resourceVersion": version.to_string()}});
-        let (group, resource) = leases::RESOURCE;
+        let (group, resource) = lease_objects::RESOURCE;
         Object::from_value(lease, find_kind(group, resource).unwrap()).unwrap()
     }
 

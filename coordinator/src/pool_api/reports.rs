@@ -22,7 +22,7 @@ use yurt_pool_protocol::penalties::Penalty;
 use crate::app::App;
 use crate::authn::User;
 use crate::forgery::reports::{Finding, ReportDecision, ReportRefusal, Vote};
-use crate::registry::leases;
+use crate::lease_objects;
 use crate::registry::own::{Change, Current, Intent};
 use yurt_pool_protocol::members;
 
@@ -225,7 +225,7 @@ impl App {
 
     /// Makes the election lease free, if `node` holds it.
     async fn end_term(&self, node: &str) -> Result<(), Status> {
-        let (group, resource) = leases::RESOURCE;
+        let (group, resource) = lease_objects::RESOURCE;
         let served = self.served();
         let resource = served
             .registry

@@ -1,38 +1,20 @@
-//! Leases: validation, recognition of mere renewals, and the guard of elections.
-
-use std::time::Duration;
+//! Leases: validation, recognition of mere renewals, and the leases that the guard of elections covers.
 
 use serde_json::Value;
 use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::status::{ErrorList, FieldError};
-use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::{Object, ObjectKey, Status};
 use yurt_pool_protocol::guard::DURATION_SECONDS_MAX;
-use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE};
 use yurt_pool_protocol::names::{ELECTION_KEY, NODE_LEASES};
 use yurt_storage::Durability;
 
 use super::Resource;
 use super::fields::is_set;
 use super::strategy::Strategy;
+use crate::lease_objects::COLLECTION;
 
 /// Rules of `leases.coordination.k8s.io`.
 pub(crate) struct Leases;
-
-/// Name of the collection.
-pub(crate) const COLLECTION: &str = "leases.coordination.k8s.io";
-/// Its group and plural name.
-pub(crate) const RESOURCE: (&str, &str) = ("coordination.k8s.io", "leases");
-
-/// True if this is a node's heartbeat.
-pub(crate) fn is_of_node(lease: &Object) -> bool {
-    lease.namespace() == Some(NODE_LEASES)
-}
-
-/// True if the leader has to forward this node's heartbeats to the cloud.
-pub(crate) fn is_delegated(lease: &Object) -> bool {
-    is_of_node(lease) && lease.annotation(DELEGATE_HEARTBEAT_ANNOTATION).as_deref() == Some(DELEGATE_HEARTBEAT_VALUE)
-}
 
 impl Strategy for Leases {
     /// Coordinated election is not supported: its fields are removed.
@@ -99,35 +81,6 @@ pub(crate) fn may_be_guarded(resource: &Resource, namespace: Option<&str>) -> bo
     resource.name == COLLECTION && namespace != Some(NODE_LEASES)
 }
 
-/// Key of the object below the storage key `key`, if it is a lease that the guard covers.
-pub(crate) fn guarded(key: &str) -> Option<&str> {
-    let lease = key.strip_prefix('/')?.strip_prefix(COLLECTION)?.strip_prefix('/')?;
-    let namespace = lease.split_once('/').map(|(namespace, _)| namespace);
-    (namespace != Some(NODE_LEASES)).then_some(lease)
-}
-
-/// Holder of a stored lease; empty when there is none, or the lease cannot be parsed.
-pub(crate) fn holder(value: &[u8]) -> String {
-    let lease = serde_json::from_slice::<Value>(value).unwrap_or_default();
-    let spec = LeaseSpec::from_value(&lease).unwrap_or_default();
-    spec.holder().unwrap_or_default().to_owned()
-}
-
-/// Holder and duration of a stored lease; no holder when there is no lease, or one that cannot be parsed.
-pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
-    let spec = lease
-        .and_then(|lease| LeaseSpec::from_object(lease).ok())
-        .unwrap_or_default();
-    let seconds = spec
-        .lease_duration_seconds
-        .and_then(|seconds| u64::try_from(seconds).ok())
-        .unwrap_or_default();
-    (
-        spec.holder().unwrap_or_default().to_owned(),
-        Duration::from_secs(seconds),
-    )
-}
-
 /// The fault of a duration that the election lease does not accept. A stored one may stay: readers clamp it.
 pub(crate) fn duration_fault(old: Option<&Object>, new: &Object) -> Option<FieldError> {
     let seconds = |lease: &Object| LeaseSpec::from_object(lease).ok()?.lease_duration_seconds;
@@ -135,11 +88,6 @@ pub(crate) fn duration_fault(old: Option<&Object>, new: &Object) -> Option<Field
         seconds(new).filter(|wanted| *wanted > DURATION_SECONDS_MAX && Some(*wanted) != old.and_then(seconds))?;
     let why = format!("must be at most {DURATION_SECONDS_MAX} for the election lease {ELECTION_KEY}");
     Some(FieldError::invalid("spec.leaseDurationSeconds", wanted, &why))
-}
-
-/// `renewTime` of a stored lease.
-pub(crate) fn renew_time(lease: Option<&Object>) -> Option<MicroTime> {
-    LeaseSpec::from_object(lease?).ok()?.renew_time
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use yurt_storage::{Action, Durability, Expect, Op};
 use super::{Failure, Intent, OwnStore, Write, op};
 use crate::feed::fence::EPOCH_KEY;
 use crate::feed::members::Members;
+use crate::lease_objects;
 use crate::registry::Resource;
 use crate::registry::leases;
 
@@ -26,8 +27,8 @@ impl OwnStore {
     ) -> Result<Option<ResourceVersion>, Failure> {
         let _turn = self.guard_turn.lock().await;
         let key = write.key.as_str();
-        let (before, duration) = leases::standing(write.old);
-        let (after, _) = leases::standing(write.new);
+        let (before, duration) = lease_objects::standing(write.old);
+        let (after, _) = lease_objects::standing(write.new);
         let members = self.electorate(key);
         if let Some(members) = members {
             check_duration(&write)?;
@@ -53,7 +54,7 @@ impl OwnStore {
         let written = Written {
             before: &before,
             after: &after,
-            renewed: leases::renew_time(write.old) != leases::renew_time(write.new),
+            renewed: lease_objects::renew_time(write.old) != lease_objects::renew_time(write.new),
         };
         let now = self.clock.boot();
         self.guard.accepted(key, &intent.author, written, now);
@@ -74,7 +75,7 @@ impl OwnStore {
         if !leases::is_guarded(resource, current.key()) {
             return Ok(());
         }
-        let (holder, duration) = leases::standing(Some(current));
+        let (holder, duration) = lease_objects::standing(Some(current));
         let attempt = Attempt {
             author: &intent.author,
             has_resource_version: is_conditional,

@@ -9,7 +9,7 @@ use yurt_storage::Cacher;
 
 use super::shares::{self, Counted, Shares};
 use super::{Intent, OwnStore, Write};
-use crate::registry::leases;
+use crate::lease_objects;
 
 /// Limit on own objects, in bytes.
 pub(crate) struct Room {
@@ -48,7 +48,7 @@ impl OwnStore {
         let (Some(room), Some(new)) = (&self.room, write.new) else {
             return Ok(());
         };
-        let is_lease = write.resource.name == leases::COLLECTION;
+        let is_lease = write.resource.name == lease_objects::COLLECTION;
         let is_of_node = matches!(intent.caller, Caller::Node(_)) && shares::is_shared_out(&write.resource.name);
         if is_of_node {
             shares::check_size(write)?;

@@ -13,7 +13,7 @@ use yurt_apimachinery::time::BootTime;
 
 use super::Write;
 use crate::bodies::NODE_OBJECT_BYTES_MAX;
-use crate::registry::leases;
+use crate::lease_objects;
 
 /// Name of the collection of events.
 pub(crate) const EVENTS: &str = "events";
@@ -199,7 +199,7 @@ pub(super) fn check_size(write: &Write<'_>) -> Result<(), Status> {
 
 /// True if nodes have a share of the objects of this collection.
 pub(super) fn is_shared_out(name: &str) -> bool {
-    name == EVENTS || name == leases::COLLECTION
+    name == EVENTS || name == lease_objects::COLLECTION
 }
 
 #[cfg(test)]

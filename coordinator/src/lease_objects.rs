@@ -1,0 +1,59 @@
+//! Facts read from Lease objects, and the names of their collection. Pure.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use yurt_apimachinery::Object;
+use yurt_apimachinery::lease::LeaseSpec;
+use yurt_apimachinery::time::MicroTime;
+use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE};
+use yurt_pool_protocol::names::NODE_LEASES;
+
+/// Name of the collection.
+pub(crate) const COLLECTION: &str = "leases.coordination.k8s.io";
+/// Its group and plural name.
+pub(crate) const RESOURCE: (&str, &str) = ("coordination.k8s.io", "leases");
+
+/// True if this is a node's heartbeat.
+pub(crate) fn is_of_node(lease: &Object) -> bool {
+    lease.namespace() == Some(NODE_LEASES)
+}
+
+/// True if the leader has to forward this node's heartbeats to the cloud.
+pub(crate) fn is_delegated(lease: &Object) -> bool {
+    is_of_node(lease) && lease.annotation(DELEGATE_HEARTBEAT_ANNOTATION).as_deref() == Some(DELEGATE_HEARTBEAT_VALUE)
+}
+
+/// Key of the object below the storage key `key`, if it is a lease that the guard covers.
+pub(crate) fn guarded(key: &str) -> Option<&str> {
+    let lease = key.strip_prefix('/')?.strip_prefix(COLLECTION)?.strip_prefix('/')?;
+    let namespace = lease.split_once('/').map(|(namespace, _)| namespace);
+    (namespace != Some(NODE_LEASES)).then_some(lease)
+}
+
+/// Holder of a stored lease; empty when there is none, or the lease cannot be parsed.
+pub(crate) fn holder(value: &[u8]) -> String {
+    let lease = serde_json::from_slice::<Value>(value).unwrap_or_default();
+    let spec = LeaseSpec::from_value(&lease).unwrap_or_default();
+    spec.holder().unwrap_or_default().to_owned()
+}
+
+/// Holder and duration of a stored lease; no holder when there is no lease, or one that cannot be parsed.
+pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
+    let spec = lease
+        .and_then(|lease| LeaseSpec::from_object(lease).ok())
+        .unwrap_or_default();
+    let seconds = spec
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .unwrap_or_default();
+    (
+        spec.holder().unwrap_or_default().to_owned(),
+        Duration::from_secs(seconds),
+    )
+}
+
+/// `renewTime` of a stored lease.
+pub(crate) fn renew_time(lease: Option<&Object>) -> Option<MicroTime> {
+    LeaseSpec::from_object(lease?).ok()?.renew_time
+}
