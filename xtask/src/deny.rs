@@ -54,7 +54,7 @@ fn tool(root: &Path) -> Result<PathBuf> {
         return Ok(tool);
     }
     let build = folder.join("build");
-    let mut install = Command::new(yurt_workspace::cargo());
+    let mut install = yurt_workspace::cargo();
     install
         .args([
             "install",

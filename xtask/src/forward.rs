@@ -75,7 +75,7 @@ impl Forward {
     /// # Errors
     /// The build failed.
     pub(crate) fn build(&self) -> Result<()> {
-        let mut build = Command::new(yurt_workspace::cargo());
+        let mut build = yurt_workspace::cargo();
         build.args(["build", "--package", self.package]);
         command::run(build.current_dir(yurt_workspace::root()?))
     }
@@ -92,7 +92,7 @@ impl Forward {
     fn cargo_run(&self, arguments: &[OsString]) -> Command {
         let is_help = |argument: &OsString| HELP.map(OsStr::new).contains(&argument.as_os_str());
         let is_optimised = self.is_optimised && !arguments.iter().any(is_help);
-        let mut run = Command::new(yurt_workspace::cargo());
+        let mut run = yurt_workspace::cargo();
         run.args(["run", "--package", self.package])
             .args(is_optimised.then_some("--release"))
             .arg("--")

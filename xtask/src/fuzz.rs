@@ -91,7 +91,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     let root = yurt_workspace::root()?;
     // Cargo keeps crates compiled through a wrapper apart from others; dependencies are those of the interop tests.
     command::run(
-        Command::new(yurt_workspace::cargo())
+        yurt_workspace::cargo()
             .args([
                 "build",
                 "--profile",

@@ -53,7 +53,7 @@ pub(crate) fn prepare() -> Result<()> {
     programs::build(Profile::Tests)?;
     build_kubernetes()?;
     for (package, target) in ETCD_TESTS {
-        let mut command = Command::new(yurt_workspace::cargo());
+        let mut command = yurt_workspace::cargo();
         command.args(["test", "--package", package, "--test", target, "--no-run"]);
         command::run(command.current_dir(yurt_workspace::root()?))?;
     }
@@ -89,7 +89,7 @@ fn test_over_etcd(filter: Option<&str>) -> Result<()> {
     let root = yurt_workspace::root()?;
     let etcd = root.join(INTEROP).join(ETCD);
     for (package, target) in ETCD_TESTS {
-        let mut command = Command::new(yurt_workspace::cargo());
+        let mut command = yurt_workspace::cargo();
         command.args(["test", "--package", package, "--test", target, "--"]);
         command.arg("--include-ignored").args(filter);
         command::run(

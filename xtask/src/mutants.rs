@@ -248,7 +248,7 @@ impl Places {
         if version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(VERSION)) {
             return Ok(());
         }
-        let mut command = Command::new(yurt_workspace::cargo());
+        let mut command = yurt_workspace::cargo();
         command
             .args(["install", "--locked", "--version", VERSION, "--root"])
             .arg(&self.tools)

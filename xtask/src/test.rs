@@ -2,7 +2,6 @@
 
 mod times;
 
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -183,7 +182,7 @@ fn unit_threads() -> usize {
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let root = yurt_workspace::root()?;
     command::run(
-        Command::new(yurt_workspace::cargo())
+        yurt_workspace::cargo()
             .args(arguments)
             .envs(environment.iter().copied())
             .current_dir(root),

@@ -110,7 +110,7 @@ impl Results {
 /// Runs all tests of a package; returns their output.
 fn run_rust(place: &str) -> Result<String> {
     println!("   running the tests of {place}");
-    let mut command = Command::new(yurt_workspace::cargo());
+    let mut command = yurt_workspace::cargo();
     command
         .args(["test", "--no-fail-fast", "--manifest-path"])
         .arg(yurt_workspace::root()?.join(place).join("Cargo.toml"));

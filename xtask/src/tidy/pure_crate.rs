@@ -2,8 +2,6 @@
 //!
 //! The check of [`super::pure_paths`] covers our own code; a dependency that pulls in tokio would pass it.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 
 use super::{Subject, Violation};
@@ -41,7 +39,7 @@ pub(super) fn check(_: &Subject) -> Result<Vec<Violation>> {
 
 /// The dependencies of a package, one `name vX.Y.Z …` per line.
 fn tree(package: &str) -> Result<String> {
-    let output = Command::new(yurt_workspace::cargo())
+    let output = yurt_workspace::cargo()
         .args(["tree", "--package", package, "--edges", "normal", "--prefix", "none"])
         .current_dir(yurt_workspace::root()?)
         .output()

@@ -21,6 +21,15 @@ use serde_json::Value;
 /// File that only the root of the workspace has.
 const ROOT_FILE: &str = "Cargo.lock";
 
+/// Beginnings of the variables that cargo sets for the package it runs.
+const OF_PACKAGE: [&str; 5] = [
+    "CARGO_PKG_",
+    "CARGO_MANIFEST_",
+    "CARGO_BIN_",
+    "CARGO_CRATE_",
+    "CARGO_PRIMARY_",
+];
+
 /// Returns the root of the repository: the nearest folder with a `Cargo.lock` above the running program's package.
 ///
 /// `CARGO_MANIFEST_DIR` of the running `cargo run` wins over the place of compilation, so that a binary that was copied
@@ -39,9 +48,18 @@ fn root_above(package: &Path) -> Result<PathBuf> {
     Ok(root.to_path_buf())
 }
 
-/// Returns the `cargo` that runs this program, so that every step uses one toolchain.
-pub fn cargo() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+/// Returns a command of the `cargo` that runs this program, so that every step uses one toolchain.
+///
+/// It lacks the variables that `cargo run` sets for one package. Build scripts of some libraries (ring) depend on them:
+/// builds that are started by different programs would each compile those libraries, and all that use them, again.
+pub fn cargo() -> Command {
+    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut command = Command::new(program);
+    let is_of_package = |name: &str| OF_PACKAGE.iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_package(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Returns the output of `cargo metadata --no-deps`.
@@ -49,7 +67,7 @@ pub fn cargo() -> String {
 /// # Errors
 /// The command fails, or its output is not JSON.
 pub fn metadata(root: &Path) -> Result<Value> {
-    let output = Command::new(cargo())
+    let output = cargo()
         .args(["metadata", "--no-deps", "--format-version=1"])
         .current_dir(root)
         .output()
@@ -87,6 +105,20 @@ mod tests {
         std::fs::write(root.path().join(ROOT_FILE), "").expect("a lock file");
         assert_eq!(root_above(&package).expect("a root"), root.path());
         assert!(root_above(Path::new("/")).is_err());
+    }
+
+    #[test]
+    fn builds_do_not_depend_on_the_package_that_starts_them() {
+        // `cargo test` sets both.
+        let command = cargo();
+        for name in ["CARGO_PKG_NAME", "CARGO_MANIFEST_DIR"] {
+            assert!(
+                command
+                    .get_envs()
+                    .any(|(removed, value)| removed == name && value.is_none()),
+                "{name}"
+            );
+        }
     }
 
     #[test]

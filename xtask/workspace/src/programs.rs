@@ -60,7 +60,7 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
         Profile::Release => &[],
     };
     command::run(
-        Command::new(cargo())
+        cargo()
             .args(["build", "--profile", name])
             .args(packages)
             .args(failpoints)
