@@ -3,7 +3,7 @@
 //! Pure: its inputs are the stored lease, the author of its last acquisition, the time of its last write, and the attempt.
 //! Optimistic locking protects the electors that use it; the guard protects the others. It also covers the time after a
 //! restart, when renewals that lived in memory only may have been lost. The election lease of a pool is protected from its
-//! members as well ([`election`]).
+//! members as well (`guard/election.rs`).
 //!
 //! ```text
 //!   holder empty ─────────────────────────────► pass
@@ -152,7 +152,7 @@ pub fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), String>
 }
 
 /// Judges an attempt on the election lease of a pool, of a caller that is no administrator: as [`judge`], and by the rules
-/// of [`election`].
+/// of `guard/election.rs`.
 ///
 /// # Errors
 /// The text of the 409.
@@ -267,7 +267,7 @@ impl Guard {
         )
     }
 
-    /// Judges an attempt on the election lease `key` of a pool; see [`election`].
+    /// Judges an attempt on the election lease `key` of a pool; see `guard/election.rs`.
     ///
     /// # Errors
     /// [`Refusal`].
