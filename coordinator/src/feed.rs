@@ -299,7 +299,7 @@ impl Feed {
         Ok((collection, what))
     }
 
-    /// `GET` of [`MEMBERS_PATH`], for administrators. The state that every hub polls contains only their number.
+    /// `GET` of `MEMBERS_PATH`, for administrators. The state that every hub polls contains only their number.
     pub(crate) fn member_names(&self) -> Value {
         json!({ "members": self.members.names(), "membersFrom": self.members.basis().as_str() })
     }

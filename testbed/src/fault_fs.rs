@@ -1,5 +1,5 @@
 //! A file system in front of another folder that stalls or answers EIO on request: a disk that hangs or fails, and is
-//! repaired. The kernel talks FUSE; [`wire`] parses requests and answers them, [`behind`] is the folder.
+//! repaired. The kernel talks FUSE; `wire` parses requests and answers them, `behind` is the folder.
 //!
 //! It supports the operations our programs use: files and folders, no links, no attributes but the initial ones.
 

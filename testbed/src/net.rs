@@ -1,7 +1,7 @@
 //! A private network: cloud, coordinator and hubs in network namespaces, joined by virtual links that lose, delay, duplicate,
 //! reorder or drop packets below TCP.
 //!
-//! [`conditions`] and [`tcp_reset`] decide (pure), [`virtual_link`] carries, [`namespace`], [`tun`] and [`port_forward`] use the kernel.
+//! `link_conditions` and `tcp_reset` decide (pure), `virtual_link` carries, [`namespace`], `tun` and [`port_forward`] use the kernel.
 //! The programs see a real network: the kernel's own TCP times out, retransmits and resets their sockets.
 //!
 //! Addresses are the same in every testbed; they are not reachable from outside its namespaces.

@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | 1 | [`headers`]: audit id, the client's or a new one | |
 //! | 2 | [`health`]: answers `/healthz`, `/livez` and `/readyz` itself | 401, 403 |
-//! | 3 | [`request_info`]: path and query, the resource, the format of failures | 400 |
+//! | 3 | `request_info`: path and query, the resource, the format of failures | 400 |
 //! | 4 | [`deadline`]: time limit of all stops below | 400, 504 |
 //! | 5 | [`authentication`]: the caller | 401 |
-//! | 6 | [`audit`]: begins the events of the request | |
+//! | 6 | `audit`: begins the events of the request | |
 //! | 7 | [`impersonation`]: the user on whose behalf the caller asks | 400, 403 |
 //! | 8 | [`pool_data`]: writes to data that the cloud owns | 405 |
 //! | 9 | [`fair_queue`]: a permit among the requests in flight | 429 |

@@ -13,7 +13,7 @@ pub struct LinkConditions {
     pub lost: u16,
     /// Arrives twice.
     pub doubled: u16,
-    /// Arrives [`OVERTAKEN_BY`] later than it should, behind packets that were sent after it.
+    /// Arrives `OVERTAKEN_BY` later than it should, behind packets that were sent after it.
     pub overtaken: u16,
     /// Arrives with a byte changed; the receiver's checksum must detect it.
     pub damaged: u16,
@@ -21,7 +21,7 @@ pub struct LinkConditions {
     pub delay: Duration,
     /// And up to this much more, in order.
     pub jitter: Duration,
-    /// Bytes per second. A packet that would wait longer than [`QUEUE`] is lost.
+    /// Bytes per second. A packet that would wait longer than `QUEUE` is lost.
     pub rate: Option<u32>,
 }
 

@@ -1,6 +1,6 @@
 //! Answer to a list: its state, its objects, and the start of the next page.
 //!
-//! Every page of a list shows the state of the first one. It is rebuilt from the collection's log ([`Collection::at`]),
+//! Every page of a list shows the state of the first one. It is rebuilt from the collection's log (`Collection::at`),
 //! so nothing is held between two pages. If the log does not reach back, the client gets 410 with a token that
 //! continues with the present state.
 
