@@ -1,6 +1,7 @@
 //! Kinds and requests that only `--profile standalone` has: a control plane for a few nodes, without a pool.
 //!
-//! Rules of kinds: [`pods`], [`services`], [`endpoints`], [`endpointslices`], [`nodes`], [`secrets`], [`serviceaccounts`].
+//! Rules of kinds: [`pods`], [`services`], [`endpoints`], [`endpointslices`], [`nodes`], [`secrets`], [`serviceaccounts`];
+//! [`ports`] is common to three of them.
 //! Requests: bindings and evictions ([`pods::subresources`]), [`token_request`], and what kube-apiserver proxies to other
 //! programs ([`unsupported_proxy`]). NodeRestriction is in `admission`, the Node authorizer and the bootstrap roles are in
 //! `authz`.
@@ -11,6 +12,7 @@ mod endpoints;
 mod endpointslices;
 mod nodes;
 pub(crate) mod pods;
+mod ports;
 mod secrets;
 mod serviceaccounts;
 mod services;

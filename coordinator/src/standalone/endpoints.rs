@@ -2,11 +2,12 @@
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_key_errors};
+use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors};
 use yurt_apimachinery::status::{ErrorList, FieldError};
-use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_errors, ip_warnings, legacy_ip_errors, port_number_errors};
+use yurt_apimachinery::values::{endpoint_ip_errors, ip_warnings, legacy_ip_errors};
 
-use crate::registry::fields::{at, each, fill, invalid, items, one_of, text};
+use super::ports;
+use crate::registry::fields::{each, fill, invalid, items, text};
 use crate::registry::strategy::{MetaPass, Strategy};
 
 /// Rules of `endpoints`.
@@ -95,37 +96,11 @@ fn check_address(field: &str, address: &Value, errors: &mut ErrorList) {
 }
 
 fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut ErrorList) {
-    let name = text(port, &["name"]);
-    if !name.is_empty() {
-        invalid(
-            errors,
-            format_args!("{field}.name"),
-            &name.into(),
-            dns_label_errors(name),
-        );
-    } else if needs_name {
+    if needs_name && text(port, &["name"]).is_empty() {
         errors.push(FieldError::required(format!("{field}.name"), ""));
     }
-    let number = at(port, &["port"]).as_i64().unwrap_or_default();
-    invalid(
-        errors,
-        format_args!("{field}.port"),
-        &number.into(),
-        port_number_errors(number),
-    );
-    one_of(
-        errors,
-        &format!("{field}.protocol"),
-        text(port, &["protocol"]),
-        &PROTOCOLS,
-    );
-    check_app_protocol(field, port, errors);
-}
-
-/// `appProtocol`, in every kind that has it.
-pub(super) fn check_app_protocol(field: &str, port: &Value, errors: &mut ErrorList) {
-    if let Some(protocol) = port["appProtocol"].as_str() {
-        let field = format!("{field}.appProtocol");
-        invalid(errors, &field, &protocol.into(), label_key_errors(protocol));
-    }
+    ports::check_name(field, port, errors);
+    ports::check_number(field, port, errors);
+    ports::check_protocol(field, port, errors);
+    ports::check_app_protocol(field, port, errors);
 }

@@ -7,9 +7,9 @@ use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_value_errors};
 use yurt_apimachinery::status::{ErrorList, FieldError};
-use yurt_apimachinery::values::{self, PROTOCOLS};
+use yurt_apimachinery::values;
 
-use super::endpoints::check_app_protocol;
+use super::ports;
 use crate::registry::fields::{each, fill, invalid, items, one_of, text};
 use crate::registry::strategy::{Generation, MetaPass, Strategy};
 
@@ -94,32 +94,20 @@ fn drop_topology(object: &mut Value) {
 }
 
 fn check_ports(object: &Value, errors: &mut ErrorList) {
-    let ports = items(object, &["ports"]);
-    if ports.len() > PORTS_MAX {
-        return errors.push(FieldError::too_many("ports", ports.len(), PORTS_MAX));
+    let listed = items(object, &["ports"]);
+    if listed.len() > PORTS_MAX {
+        return errors.push(FieldError::too_many("ports", listed.len(), PORTS_MAX));
     }
     let mut names = std::collections::BTreeSet::new();
-    for (index, port) in ports.iter().enumerate() {
+    for (index, port) in listed.iter().enumerate() {
         let field = format!("ports[{index}]");
         let name = text(port, &["name"]);
-        if !name.is_empty() {
-            invalid(
-                errors,
-                format_args!("{field}.name"),
-                &name.into(),
-                dns_label_errors(name),
-            );
-        }
+        ports::check_name(&field, port, errors);
         if !names.insert(name) {
             errors.push(FieldError::duplicate(format!("{field}.name"), name));
         }
-        one_of(
-            errors,
-            &format!("{field}.protocol"),
-            text(port, &["protocol"]),
-            &PROTOCOLS,
-        );
-        check_app_protocol(&field, port, errors);
+        ports::check_protocol(&field, port, errors);
+        ports::check_app_protocol(&field, port, errors);
     }
 }
 

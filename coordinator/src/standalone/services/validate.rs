@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_key_errors, label_value_errors};
+use yurt_apimachinery::meta::{dns_subdomain_errors, label_key_errors, label_value_errors};
 use yurt_apimachinery::status::{ErrorList, FieldError};
-use yurt_apimachinery::values::{self, PROTOCOLS};
+use yurt_apimachinery::values;
 
 use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
-use crate::standalone::endpoints::check_app_protocol;
+use crate::standalone::ports;
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
@@ -169,44 +169,28 @@ fn check_type(spec: &Value, kind: &str, errors: &mut Errors) {
 }
 
 fn check_ports(spec: &Value, errors: &mut Errors) {
-    let ports = items(spec, &["ports"]);
+    let listed = items(spec, &["ports"]);
     let mut names = BTreeSet::new();
-    for (index, port) in ports.iter().enumerate() {
+    for (index, port) in listed.iter().enumerate() {
         let field = format!("spec.ports[{index}]");
         let name = text(port, &["name"]);
+        ports::check_name(&field, port, errors);
         if !name.is_empty() {
-            invalid(
-                errors,
-                format_args!("{field}.name"),
-                &name.into(),
-                dns_label_errors(name),
-            );
             if !names.insert(name) {
                 errors.push(FieldError::duplicate(format!("{field}.name"), name));
             }
-        } else if ports.len() > 1 {
+        } else if listed.len() > 1 {
             errors.push(FieldError::required(format!("{field}.name"), ""));
         }
-        let number = at(port, &["port"]).as_i64().unwrap_or_default();
-        invalid(
-            errors,
-            format_args!("{field}.port"),
-            &number.into(),
-            values::port_number_errors(number),
-        );
-        one_of(
-            errors,
-            &format!("{field}.protocol"),
-            text(port, &["protocol"]),
-            &PROTOCOLS,
-        );
+        ports::check_number(&field, port, errors);
+        ports::check_protocol(&field, port, errors);
         let target = at(port, &["targetPort"]);
         let faults = match target.as_str() {
             Some(name) => values::port_name_errors(name),
             None => values::port_number_errors(target.as_i64().unwrap_or_default()),
         };
         invalid(errors, format_args!("{field}.targetPort"), target, faults);
-        check_app_protocol(&field, port, errors);
+        ports::check_app_protocol(&field, port, errors);
     }
 }
 
