@@ -16,6 +16,7 @@ pub mod local;
 pub mod pass_through;
 pub mod places;
 mod screen;
+pub mod serving;
 pub mod written;
 
 use std::sync::Arc;

@@ -22,6 +22,7 @@ use crate::proxy::caller::token::NodeToken;
 use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
 use crate::proxy::places::Places;
+use crate::proxy::serving::Serving;
 use crate::proxy::written::Written;
 use crate::replicas::PoolData;
 use crate::replicas::alarm::{FINDINGS_MAX, Finding};
@@ -134,10 +135,12 @@ impl Wiring {
             data: self.data.clone(),
             authorizer,
             node,
-            cloud: self.cloud.0.subscribe(),
-            min_request_timeout: config.min_request_timeout,
-            clock: self.clock.clone(),
-            shutdown: end_watches,
+            serving: Serving {
+                cloud: self.cloud.0.subscribe(),
+                min_request_timeout: config.min_request_timeout,
+                clock: self.clock.clone(),
+                shutdown: end_watches,
+            },
             written: Arc::new(Written::new(self.clock.clone())),
         };
         Proxy {

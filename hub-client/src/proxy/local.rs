@@ -1,36 +1,26 @@
-//! Answers get, list and watch of pool data from this node's replicas, filtered for the calling component.
+//! Decides which replica of this node answers a get, list or watch of pool data, and how it is filtered for the calling
+//! component. [`super::serving`] answers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use http::header::ACCEPT;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{Request, Response};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
-use yurt_codec::negotiation::{Negotiated, Shape, negotiate};
-use yurt_codec::protobuf;
-use yurt_pool_protocol::names::{GENERATION_HEADER, STALE_HEADER};
-use yurt_runtime::Clock;
-use yurt_runtime::http::{Body, chunks, full, joined, stream};
-use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
+use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
+use yurt_runtime::http::Body;
+use yurt_storage::serve::{Unfiltered, View};
 use yurt_storage::{Replica, SharedCollection};
 
 use super::authorize::Authorizer;
 use super::caller::Caller;
 use super::screen::is_impersonating;
+use super::serving::{Serving, Source, options};
 use super::written::Written;
 use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
-use crate::health::CloudReach;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Annotation of a Service that requests a topology.
 const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
-/// Maximum duration of a watch, regardless of the request; above it timers overflow.
-const WATCH_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The component that runs pods; see [`may_be_told`] for its only collection.
 const KUBELET: &str = "kubelet";
 const KUBELET_READS: &str = "services";
@@ -43,14 +33,8 @@ pub struct Local {
     pub authorizer: Authorizer,
     /// Facts about this node for the filters.
     pub node: NodeFacts,
-    /// Reachability of the cloud.
-    pub cloud: watch::Receiver<CloudReach>,
-    /// Minimum duration of a watch without timeoutSeconds.
-    pub min_request_timeout: Duration,
-    /// Clock for the ages in tables.
-    pub clock: Clock,
-    /// Ends all watches.
-    pub shutdown: CancellationToken,
+    /// Answers from one collection.
+    pub serving: Serving,
     /// Writes that this hub passed on: reads reflect them.
     pub written: Arc<Written>,
 }
@@ -115,7 +99,7 @@ impl Local {
         let is_new = !POOL_SCOPE.contains(&replica.name()) && !holds(replica.collection(), request.uri().query(), info);
         // An unfiltered GET by name also goes to the cloud while it answers: the cloud always has the latest state.
         let prefers_cloud = chain.is_empty() && (is_new || info.verb == Verb::Get);
-        if prefers_cloud && self.cloud.borrow().is_up() {
+        if prefers_cloud && self.serving.cloud.borrow().is_up() {
             return Ok(None);
         }
         self.authorizer.check(caller, info).await?;
@@ -124,25 +108,14 @@ impl Local {
             return Err(Status::too_many_requests(&why, 1));
         }
         let view = self.view(chain, kind)?;
-        let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let shape = match info.verb {
-            Verb::Get => Shape::Object,
-            Verb::List => Shape::List,
-            _ => Shape::Watch,
+        let source = Source {
+            collection: replica.collection(),
+            view,
+            gone: replica.gone(),
+            least: self.least(&replica),
+            is_fresh: self.data.is_fresh(replica.name()),
         };
-        let negotiated = negotiate(accept, shape, protobuf::supports(kind), request.uri().query(), None)?;
-        let response = match info.verb {
-            Verb::Get => self.get(&replica, info, &*view, &negotiated).await?,
-            Verb::List => match self
-                .list(&replica, request.uri().query(), info, &*view, &negotiated)
-                .await?
-            {
-                Some(response) => response,
-                None => return Ok(None),
-            },
-            _ => self.watch(&replica, request.uri().query(), info, view, &negotiated)?,
-        };
-        Ok(Some(response))
+        self.serving.answer(request, info, source).await
     }
 
     /// Notes the RV of a write in the response, so that this node's reads reflect it.
@@ -180,131 +153,13 @@ impl Local {
         }))
     }
 
-    async fn get(
-        &self,
-        replica: &Replica,
-        info: &RequestInfo,
-        view: &dyn View,
-        negotiated: &Negotiated,
-    ) -> Result<Response<Body>, Status> {
-        let kind = replica.collection().kind();
-        let name = info.name.as_deref().unwrap_or_default();
-        // Waits and refuses exactly like a list.
-        serve::reach(replica.collection(), self.least(replica)).await?;
-        let key = ObjectKey::new(info.namespace.as_deref(), name);
-        let found = replica
-            .collection()
-            .read(|c| c.object(&key).cloned())
-            .and_then(|object| view.show(&object));
-        let object = found.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
-        negotiated.check(kind, Shape::Object)?;
-        let body = negotiated.object(kind, &object, self.now());
-        Ok(self.respond(replica, negotiated.content_type(Shape::Object), full(body)))
-    }
-
-    /// Returns `None` if the cloud has to answer.
-    async fn list(
-        &self,
-        replica: &Replica,
-        query: Option<&str>,
-        info: &RequestInfo,
-        view: &dyn View,
-        negotiated: &Negotiated,
-    ) -> Result<Option<Response<Body>>, Status> {
-        let kind = replica.collection().kind();
-        let options = options(query, false, kind, info)?;
-        let selection = selection(info, &options);
-        let least = self.least(replica);
-        let listed = match serve::list(replica.collection(), &options, &selection, view, least).await {
-            Err(status) if self.is_for_the_cloud(&options, view, &status) => return Ok(None),
-            listed => listed?,
-        };
-        negotiated.check(kind, Shape::List)?;
-        let list = negotiated.list(kind, &listed.meta, listed.objects, self.now());
-        Ok(Some(self.respond(
-            replica,
-            negotiated.content_type(Shape::List),
-            chunks(list),
-        )))
-    }
-
-    /// True if the cloud may be able to answer where the replica cannot: our last write has not come back yet, or the
-    /// replica does not reach back to the state of a page. Continue tokens are valid on both sides, unless a filter is
-    /// between them.
-    fn is_for_the_cloud(&self, options: &ListOptions, view: &dyn View, status: &Status) -> bool {
-        let has_token = options.continue_token.is_some();
-        view.is_identity()
-            && match status.code() {
-                504 => options.resource_version.is_none() && (!has_token || self.cloud.borrow().is_up()),
-                410 => has_token && self.cloud.borrow().is_up(),
-                _ => false,
-            }
-    }
-
-    fn watch(
-        &self,
-        replica: &Arc<Replica>,
-        query: Option<&str>,
-        info: &RequestInfo,
-        view: Arc<dyn View>,
-        negotiated: &Negotiated,
-    ) -> Result<Response<Body>, Status> {
-        let options = options(query, true, replica.collection().kind(), info)?;
-        let least = self.min_request_timeout;
-        let random_life = least + least.mul_f64((fastrand::u64(..) % 1000) as f64 / 1000.0);
-        let wanted = options
-            .timeout_seconds
-            .filter(|seconds| *seconds > 0)
-            .map(Duration::from_secs);
-        let lasts = wanted.unwrap_or(random_life).min(WATCH_LASTS_MAX);
-        let request = WatchRequest {
-            selection: selection(info, &options),
-            options,
-            view,
-            how: *negotiated,
-            clock: self.clock.clone(),
-            replica: false,
-            lasts,
-            least: self.least(replica),
-            is_fresh: Arc::new(|| true),
-            shutdown: self.shutdown.clone(),
-            on_initial_end: None,
-            lingers: Duration::ZERO,
-        };
-        let frames = serve::watch(replica.collection().clone(), request)?;
-        let body = stream(joined(frames.take_until(replica.gone().clone().cancelled_owned())));
-        Ok(self.respond(replica, negotiated.content_type(Shape::Watch), body))
-    }
-
     fn least(&self, replica: &Replica) -> ResourceVersion {
         // Without the cloud no newer RV can come: waiting would only delay the answer.
-        if !self.cloud.borrow().is_up() {
+        if !self.serving.cloud.borrow().is_up() {
             return ResourceVersion::ZERO;
         }
         let generation = replica.collection().read(|c| c.generation());
         self.written.least(replica.name(), generation)
-    }
-
-    fn now(&self) -> Time {
-        Time::from_unix(self.clock.unix().secs)
-    }
-
-    fn respond(&self, replica: &Replica, content_type: &'static str, body: Body) -> Response<Body> {
-        let content_type = HeaderValue::from_static(content_type);
-        let mut response = yurt_runtime::http::respond(StatusCode::OK, content_type, body);
-        let headers = response.headers_mut();
-        headers.insert(
-            http::header::CACHE_CONTROL,
-            HeaderValue::from_static("no-cache, private"),
-        );
-        let generation = replica.collection().read(|c| c.generation());
-        if generation > 0 {
-            headers.insert(GENERATION_HEADER, generation.into());
-        }
-        if !self.data.is_fresh(replica.name()) {
-            headers.insert(STALE_HEADER, HeaderValue::from_static("true"));
-        }
-        response
     }
 }
 
@@ -355,29 +210,6 @@ fn require_filterable(
     Ok(())
 }
 
-/// Parses the options of a list or watch. A path that names one object (legacy watch) is limited to it, like its
-/// authorization.
-fn options(
-    query: Option<&str>,
-    watch: bool,
-    kind: &'static ResourceKind,
-    info: &RequestInfo,
-) -> Result<ListOptions, Status> {
-    let mut options = ListOptions::parse(query, watch, kind)?;
-    if let Some(name) = &info.name {
-        options.require_name(name)?;
-    }
-    Ok(options)
-}
-
-fn selection(info: &RequestInfo, options: &ListOptions) -> Selection {
-    Selection {
-        namespace: info.namespace.clone(),
-        labels: options.label_selector.clone(),
-        fields: options.field_selector.clone(),
-    }
-}
-
 // === impl Filtered ===
 
 impl View for Filtered {
@@ -421,14 +253,18 @@ impl ServiceLookup for Services<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt as _;
     use futures_util::future::BoxFuture;
     use serde_json::Value;
-    use yurt_runtime::TaskGroup;
+    use tokio_util::sync::CancellationToken;
+    use yurt_runtime::{Clock, TaskGroup};
     use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
 
     use super::*;
+    use crate::health::CloudReach;
     use crate::proxy::authorize::decision::AccessVerdict;
     use crate::proxy::authorize::review::Reviews;
     use crate::proxy::authorize::{FILE, Means};
@@ -461,10 +297,12 @@ mod tests {
                 host: IpAddr::from([127, 0, 0, 1]),
                 secure_port: 10268,
             },
-            cloud: reach.subscribe(),
-            min_request_timeout: Duration::from_secs(1800),
-            clock: clock.clone(),
-            shutdown: CancellationToken::new(),
+            serving: Serving {
+                cloud: reach.subscribe(),
+                min_request_timeout: Duration::from_secs(1800),
+                clock: clock.clone(),
+                shutdown: CancellationToken::new(),
+            },
             written: Arc::new(Written::new(clock)),
         }
     }
