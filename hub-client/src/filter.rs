@@ -1,36 +1,67 @@
 //! Data filters of the hub: they limit the view that a local client has of an object.
 //!
 //! A filter is a pure function from an object and its [`FilterContext`] to a [`Verdict`]; one file each, with
-//! upstream's name. [`binding`] selects the filters of a request, [`chain`] runs them. Decoding, lists, watches and
-//! formats belong to the callers.
+//! upstream's name. [`FILTERS`] registers them, [`binding`] selects those of a request, [`chain`] runs them. Decoding,
+//! lists, watches and formats belong to the callers.
 //!
 //! An object that no filter changes passes byte for byte. A changed object keeps the fields that the filters do not
 //! know.
 
 pub mod binding;
 pub mod chain;
+pub mod context;
 pub mod masterservice;
 pub mod servicetopology;
 
-use std::collections::BTreeSet;
-
-use yurt_apimachinery::{Object, ResourceKind};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 
 pub use chain::Chain;
+pub use context::{FilterContext, HubAddress, Inputs, Members, NodePool, Pool, ServiceLookup};
 
-/// All filters, in the order in which they are called.
-pub static FILTERS: [&dyn ObjectFilter; 2] = [&servicetopology::ServiceTopology, &masterservice::MasterService];
+/// All filters. The order of the table is the order of the calls.
+pub static FILTERS: [Registration; 2] = [
+    Registration {
+        components: &["kube-proxy", "coredns", "nginx-ingress-controller"],
+        resources: &[("", "endpoints"), ("discovery.k8s.io", "endpointslices")],
+        ..Registration::new(&servicetopology::ServiceTopology)
+    },
+    Registration {
+        components: &["kubelet"],
+        resources: &[("", "services")],
+        ..Registration::new(&masterservice::MasterService)
+    },
+];
+
+/// A filter and its defaults.
+pub struct Registration {
+    /// The filter.
+    pub filter: &'static dyn ObjectFilter,
+    /// Older names of the filter.
+    pub aliases: &'static [&'static str],
+    /// Components that the filter applies to without configuration.
+    pub components: &'static [&'static str],
+    /// Group and plural name of the resources that the filter handles.
+    pub resources: &'static [(&'static str, &'static str)],
+    /// True if the filter is off unless it is switched on.
+    pub is_off: bool,
+    /// True if the filter is off on a node in the cloud.
+    pub is_edge_only: bool,
+}
 
 /// Data filter.
 pub trait ObjectFilter: Sync {
     /// Name of the filter in ConfigMap `yurt-hub-cfg`.
     fn name(&self) -> &'static str;
 
-    /// Components that the filter applies to by default.
-    fn default_components(&self) -> &'static [&'static str];
+    /// Inputs that the verdicts depend on in addition to the object. Everything else in the context is fixed.
+    fn inputs(&self) -> Inputs {
+        Inputs::NONE
+    }
 
-    /// Plural names of the resources that the filter handles.
-    fn resources(&self) -> &'static [&'static str];
+    /// Key of the only Service that the verdict on `object` depends on; `None` if it depends on no Service.
+    fn service_of(&self, _kind: &ResourceKind, _object: &Object) -> Option<ObjectKey> {
+        None
+    }
 
     /// Filters one object of `kind`; keeps objects outside its scope.
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict;
@@ -47,56 +78,24 @@ pub enum Verdict {
     Drop,
 }
 
-/// Inputs of the filters in addition to the object.
-#[derive(Clone, Copy)]
-pub struct FilterContext<'a> {
-    /// Address of the hub for clients on this node.
-    pub hub: HubAddress<'a>,
-    /// Name of the Node this hub runs on.
-    pub node_name: &'a str,
-    /// Pool of this node.
-    pub pool: Pool<'a>,
-    /// Services of the cluster.
-    pub services: &'a dyn ServiceLookup,
-}
+// === impl Registration ===
 
-/// Address of the hub for pods.
-#[derive(Clone, Copy, Debug)]
-pub struct HubAddress<'a> {
-    /// IP address.
-    pub host: &'a str,
-    /// Port of the TLS listener.
-    pub secure_port: u16,
-}
+impl Registration {
+    const fn new(filter: &'static dyn ObjectFilter) -> Self {
+        Registration {
+            filter,
+            aliases: &[],
+            components: &[],
+            resources: &[],
+            is_off: false,
+            is_edge_only: false,
+        }
+    }
 
-/// Pool of this node, as far as known.
-#[derive(Clone, Copy, Debug)]
-pub enum Pool<'a> {
-    /// Not known yet. Objects that depend on it are dropped; re-evaluation shows them once it is known.
-    Unknown,
-    /// The node is in no pool: pool topology is limited to this node.
-    NoPool,
-    /// The node names a pool that does not exist, or pools are disabled: pool topology is ignored.
-    Missing,
-    /// Names of the members, this node included if it is one.
-    Members(&'a BTreeSet<String>),
-}
-
-/// Lookup of Services in the replica of this hub.
-pub trait ServiceLookup {
-    /// Returns the annotation `openyurt.io/topologyKeys` of a Service.
-    fn topology_keys(&self, namespace: &str, name: &str) -> TopologyKeys;
-}
-
-/// Topology that a Service requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TopologyKeys {
-    /// The Service is unknown, at least so far.
-    UnknownService,
-    /// The Service does not have the annotation.
-    Unset,
-    /// Value of the annotation as written.
-    Value(String),
+    /// True if `name` is the filter's name or an older name of it.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.filter.name() == name || self.aliases.contains(&name)
+    }
 }
 
 // === impl Verdict ===

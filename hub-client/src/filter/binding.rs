@@ -10,12 +10,13 @@ const VERBS: [Verb; 3] = [Verb::Get, Verb::List, Verb::Watch];
 /// Returns the filters for a request of `component` (lower case), in call order.
 #[must_use]
 pub fn chain(component: &str, resource: &str, verb: Verb) -> Chain {
-    let bound = FILTERS.into_iter().filter(|filter| {
+    let bound = FILTERS.iter().filter(|registered| {
         VERBS.contains(&verb)
-            && filter.default_components().contains(&component)
-            && filter.resources().contains(&resource)
+            && !registered.is_off
+            && registered.components.contains(&component)
+            && registered.resources.iter().any(|(_, plural)| *plural == resource)
     });
-    Chain::new(bound.collect())
+    Chain::new(bound.map(|registered| registered.filter).collect())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Runs the filters of one request over an object.
 
-use yurt_apimachinery::{Object, ResourceKind};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 
-use super::{FilterContext, ObjectFilter, Verdict};
+use super::{FilterContext, Inputs, ObjectFilter, Verdict};
 
 /// Filters in call order; an empty chain passes everything.
 #[derive(Clone, Default)]
@@ -26,6 +26,17 @@ impl Chain {
     /// Returns the names in call order, for logs and as part of the key of a derived view.
     pub fn names(&self) -> Vec<&'static str> {
         self.filters.iter().map(|filter| filter.name()).collect()
+    }
+
+    /// Returns the inputs that the view depends on.
+    pub fn inputs(&self) -> Inputs {
+        let inputs = self.filters.iter().map(|filter| filter.inputs());
+        inputs.fold(Inputs::NONE, Inputs::union)
+    }
+
+    /// Returns the keys of the Services that the view of `object` depends on.
+    pub fn services_of(&self, kind: &ResourceKind, object: &Object) -> impl Iterator<Item = ObjectKey> {
+        self.filters.iter().filter_map(|filter| filter.service_of(kind, object))
     }
 
     /// Runs the filters; each one gets the result of the previous one. The first [`Verdict::Drop`] ends the chain.
@@ -72,12 +83,6 @@ mod tests {
     impl ObjectFilter for Probe {
         fn name(&self) -> &'static str {
             self.name
-        }
-        fn default_components(&self) -> &'static [&'static str] {
-            &[]
-        }
-        fn resources(&self) -> &'static [&'static str] {
-            &[]
         }
         fn filter(&self, kind: &ResourceKind, object: &Object, _: &FilterContext<'_>) -> Verdict {
             if self.drops {

@@ -23,14 +23,6 @@ impl ObjectFilter for MasterService {
         "masterservice"
     }
 
-    fn default_components(&self) -> &'static [&'static str] {
-        &["kubelet"]
-    }
-
-    fn resources(&self) -> &'static [&'static str] {
-        &["services"]
-    }
-
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let is_service = kind.group.is_empty() && kind.plural == "services";
         if !is_service || object.namespace() != Some(NAMESPACE) || object.name() != NAME {

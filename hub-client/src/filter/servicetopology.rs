@@ -9,9 +9,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use yurt_apimachinery::{Object, ResourceKind};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 
-use super::{FilterContext, ObjectFilter, Pool, TopologyKeys, Verdict};
+use super::{FilterContext, Inputs, Members, ObjectFilter, Pool, Verdict};
 
 /// Annotation of a Service that requests a topology.
 pub const TOPOLOGY_KEYS_ANNOTATION: &str = "openyurt.io/topologyKeys";
@@ -50,12 +50,16 @@ impl ObjectFilter for ServiceTopology {
         "servicetopology"
     }
 
-    fn default_components(&self) -> &'static [&'static str] {
-        &["kube-proxy", "coredns", "nginx-ingress-controller"]
+    fn inputs(&self) -> Inputs {
+        Inputs {
+            services: true,
+            pool: true,
+        }
     }
 
-    fn resources(&self) -> &'static [&'static str] {
-        &["endpoints", "endpointslices"]
+    fn service_of(&self, kind: &ResourceKind, object: &Object) -> Option<ObjectKey> {
+        let service = Shape::of(kind)?.service_of(object)?;
+        Some(ObjectKey::new(object.namespace(), &service))
     }
 
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
@@ -66,16 +70,21 @@ impl ObjectFilter for ServiceTopology {
             return Verdict::Keep;
         };
         let namespace = object.namespace().unwrap_or_default();
-        let near = match context.services.topology_keys(namespace, &service) {
-            TopologyKeys::UnknownService => return Verdict::Drop,
-            TopologyKeys::Value(keys) if keys == HOSTNAME => Near::Node(context.node_name),
-            TopologyKeys::Value(keys) if keys == NODE_POOL || keys == ZONE => match context.pool {
+        let Some(service) = context.services.service(namespace, &service) else {
+            return Verdict::Drop;
+        };
+        let near = match service.annotation(TOPOLOGY_KEYS_ANNOTATION).as_deref() {
+            Some(HOSTNAME) => Near::Node(context.node_name),
+            Some(NODE_POOL | ZONE) => match context.pool {
                 Pool::Unknown => return Verdict::Drop,
-                Pool::Missing => return Verdict::Keep,
                 Pool::NoPool => Near::Node(context.node_name),
-                Pool::Members(members) => Near::Members(members),
+                Pool::Named(pool) => match pool.members {
+                    Members::Unknown => return Verdict::Drop,
+                    Members::Missing => return Verdict::Keep,
+                    Members::Names(names) => Near::Members(names),
+                },
             },
-            TopologyKeys::Unset | TopologyKeys::Value(_) => return Verdict::Keep,
+            _ => return Verdict::Keep,
         };
         let mut value = object.to_value();
         match shape.retain(&mut value, near) {

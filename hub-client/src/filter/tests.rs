@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use yurt_apimachinery::kind::find_kind;
 
+use super::context::FilterOptions;
 use super::*;
 
 /// World of the tests. This node is e1; pool east has e1 and e2; each Service of namespace shop requests a topology.
@@ -55,11 +56,18 @@ impl World {
     }
 
     pub(super) fn context(&self) -> FilterContext<'_> {
+        let named = |members| {
+            Pool::Named(NodePool {
+                name: "east",
+                members,
+                host_network: None,
+            })
+        };
         let pool = match self.pool {
-            WorldPool::East | WorldPool::Void => Pool::Members(&self.members),
+            WorldPool::East | WorldPool::Void => named(Members::Names(&self.members)),
             WorldPool::NoPool => Pool::NoPool,
-            WorldPool::Missing => Pool::Missing,
-            WorldPool::Unknown => Pool::Unknown,
+            WorldPool::Missing => named(Members::Missing),
+            WorldPool::Unknown => named(Members::Unknown),
         };
         let hub = HubAddress {
             host: self.host,
@@ -70,17 +78,17 @@ impl World {
             node_name: "e1",
             pool,
             services: self,
+            options: FilterOptions::default(),
         }
     }
 }
 
 impl ServiceLookup for World {
-    fn topology_keys(&self, namespace: &str, name: &str) -> TopologyKeys {
-        match self.services.get(name).filter(|_| namespace == "shop") {
-            None => TopologyKeys::UnknownService,
-            Some(None) => TopologyKeys::Unset,
-            Some(Some(value)) => TopologyKeys::Value((*value).to_owned()),
-        }
+    fn service(&self, namespace: &str, name: &str) -> Option<Object> {
+        let keys = self.services.get(name).filter(|_| namespace == "shop")?;
+        let annotations = keys.map(|keys| json!({ servicetopology::TOPOLOGY_KEYS_ANNOTATION: keys }));
+        let metadata = json!({"namespace": namespace, "name": name, "annotations": annotations});
+        Some(Object::from_value(json!({ "metadata": metadata }), kind("", "services")).unwrap())
     }
 }
 
@@ -123,9 +131,9 @@ pub(super) fn check(filter: &dyn ObjectFilter, kind: &ResourceKind, world: &Worl
 
 #[test]
 fn filters_have_distinct_names_and_something_to_judge() {
-    let names: BTreeSet<_> = FILTERS.iter().map(|filter| filter.name()).collect();
+    let names: BTreeSet<_> = FILTERS.iter().map(|registered| registered.filter.name()).collect();
     assert_eq!(names.len(), FILTERS.len());
-    assert!(FILTERS.iter().all(|filter| !filter.resources().is_empty()));
+    assert!(FILTERS.iter().all(|registered| !registered.resources.is_empty()));
 }
 
 #[test]
@@ -133,7 +141,7 @@ fn objects_of_other_kinds_are_kept() {
     let world = World::default();
     let text =
         r#"{"metadata":{"namespace":"default","name":"kubernetes","labels":{"kubernetes.io/service-name":"web"}}}"#;
-    for filter in FILTERS {
-        check(filter, kind("", "configmaps"), &world, text, Some(text));
+    for registered in &FILTERS {
+        check(registered.filter, kind("", "configmaps"), &world, text, Some(text));
     }
 }

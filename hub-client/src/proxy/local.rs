@@ -16,11 +16,10 @@ use super::caller::Caller;
 use super::screen::is_impersonating;
 use super::serving::{Serving, Source, options};
 use super::written::Written;
-use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
+use crate::filter::context::FilterOptions;
+use crate::filter::{Chain, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup, binding};
 use crate::replicas::{POOL_SCOPE, PoolData};
 
-/// Annotation of a Service that requests a topology.
-const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
 /// The component that runs pods; see [`may_be_told`] for its only collection.
 const KUBELET: &str = "kubelet";
 const KUBELET_READS: &str = "services";
@@ -219,10 +218,14 @@ impl View for Filtered {
 
     fn show(&self, object: &Object) -> Option<Object> {
         let members = self.data.membership().names();
-        let pool = match &members {
-            _ if self.node.pool.is_empty() => Pool::NoPool,
-            Some(members) => Pool::Members(members),
-            None => Pool::Unknown,
+        let members = members.as_deref().map_or(Members::Unknown, Members::Names);
+        let pool = match &*self.node.pool {
+            "" => Pool::NoPool,
+            name => Pool::Named(NodePool {
+                name,
+                members,
+                host_network: None,
+            }),
         };
         let context = FilterContext {
             hub: HubAddress {
@@ -232,22 +235,16 @@ impl View for Filtered {
             node_name: &self.node.node,
             pool,
             services: &Services(&self.services),
+            options: FilterOptions::default(),
         };
         self.chain.view_of(self.kind, object, &context)
     }
 }
 
 impl ServiceLookup for Services<'_> {
-    fn topology_keys(&self, namespace: &str, name: &str) -> TopologyKeys {
+    fn service(&self, namespace: &str, name: &str) -> Option<Object> {
         let key = ObjectKey::new(Some(namespace), name);
-        match self
-            .0
-            .read(|c| c.object(&key).map(|service| service.annotation(TOPOLOGY_KEYS)))
-        {
-            None => TopologyKeys::UnknownService,
-            Some(None) => TopologyKeys::Unset,
-            Some(Some(value)) => TopologyKeys::Value(value),
-        }
+        self.0.read(|c| c.object(&key).cloned())
     }
 }
 

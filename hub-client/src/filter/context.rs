@@ -1,0 +1,113 @@
+//! Inputs of the filters in addition to the object, and which of them a filter depends on.
+
+use std::collections::BTreeSet;
+
+use yurt_apimachinery::Object;
+
+/// Inputs of the filters in addition to the object.
+#[derive(Clone, Copy)]
+pub struct FilterContext<'a> {
+    /// Address of the hub for clients on this node.
+    pub hub: HubAddress<'a>,
+    /// Name of the Node this hub runs on.
+    pub node_name: &'a str,
+    /// Pool of this node.
+    pub pool: Pool<'a>,
+    /// Services of the cluster.
+    pub services: &'a dyn ServiceLookup,
+    /// Choices of the administrator.
+    pub options: FilterOptions,
+}
+
+/// Address of the hub for pods.
+#[derive(Clone, Copy, Debug)]
+pub struct HubAddress<'a> {
+    /// IP address.
+    pub host: &'a str,
+    /// Port of the TLS listener.
+    pub secure_port: u16,
+}
+
+/// Choices of the administrator; fixed for the life of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilterOptions {
+    /// LoadBalancer Services that `discardcloudservice` hides.
+    pub discard_cloud_service: DiscardCloudService,
+}
+
+/// LoadBalancer Services that `discardcloudservice` hides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiscardCloudService {
+    /// All, unless annotation `openyurt.io/skip-discard` is `true`.
+    #[default]
+    OptOut,
+    /// Those with annotation `svc.openyurt.io/discard: "true"`.
+    OptIn,
+}
+
+/// Pool of this node, as far as known.
+#[derive(Clone, Copy, Debug)]
+pub enum Pool<'a> {
+    /// Not known yet. Objects whose visibility depends on it are dropped; re-evaluation shows them once it is known.
+    Unknown,
+    /// The node is in no pool: pool topology is limited to this node.
+    NoPool,
+    /// The node names this pool.
+    Named(NodePool<'a>),
+}
+
+/// The pool that a node names.
+#[derive(Clone, Copy, Debug)]
+pub struct NodePool<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// Nodes in the pool.
+    pub members: Members<'a>,
+    /// `spec.hostNetwork` of the NodePool; `None` if it is not known or the NodePool does not exist.
+    pub host_network: Option<bool>,
+}
+
+/// Nodes in a pool.
+#[derive(Clone, Copy, Debug)]
+pub enum Members<'a> {
+    /// Not known yet; see [`Pool::Unknown`].
+    Unknown,
+    /// The pool does not exist, or pools are disabled: pool topology is ignored.
+    Missing,
+    /// Names of the nodes, this node included if it is one.
+    Names(&'a BTreeSet<String>),
+}
+
+/// Lookup of Services in the replica of this hub.
+pub trait ServiceLookup {
+    /// Returns a Service; `None` if it is unknown, at least so far.
+    fn service(&self, namespace: &str, name: &str) -> Option<Object>;
+}
+
+/// Inputs that change while views are open. A view is evaluated again when one that its filters name has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inputs {
+    /// [`FilterContext::services`], for each object the one of [`super::ObjectFilter::service_of`].
+    pub services: bool,
+    /// [`FilterContext::pool`].
+    pub pool: bool,
+}
+
+// === impl Inputs ===
+
+impl Inputs {
+    /// The verdict is a function of the object alone.
+    pub const NONE: Self = Inputs {
+        services: false,
+        pool: false,
+    };
+
+    /// Inputs of either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Inputs {
+            services: self.services || other.services,
+            pool: self.pool || other.pool,
+        }
+    }
+}
