@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use http::Uri;
+use yurt_apimachinery::meta::dns_label_errors;
 use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
@@ -48,6 +49,9 @@ pub struct Flags {
     /// Name of this Node.
     #[arg(long, default_value = "")]
     node_name: String,
+    /// Namespace of ConfigMap yurt-hub-cfg, which configures the filters and the resources that a pool shares.
+    #[arg(long, default_value = "kube-system")]
+    namespace: String,
     /// Name of this node's NodePool (label apps.openyurt.io/nodepool on Nodes); required with --enable-coordinator.
     #[arg(long, default_value = "")]
     nodepool_name: String,
@@ -155,6 +159,8 @@ pub struct Config {
     pub secure_addr: SocketAddr,
     /// Name of this Node.
     pub node: String,
+    /// Namespace of ConfigMap `yurt-hub-cfg`.
+    pub namespace: String,
     /// Name of the NodePool; may be empty without a coordinator.
     pub pool: String,
     /// Cloud apiservers in order of preference; at least one.
@@ -246,6 +252,9 @@ impl Flags {
             return Err(bad("node-name", "must be the name of this Node"));
         }
         self.fixed.check()?;
+        if let Some(error) = dns_label_errors(&self.namespace).first() {
+            return Err(bad("namespace", format!("{:?} {error}", self.namespace)));
+        }
         let dummy_ip = self.dummy_if_ip.unwrap_or(match self.bind_proxy_address {
             IpAddr::V4(_) => IpAddr::from([169, 254, 2, 1]),
             IpAddr::V6(_) => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 2, 1]),
@@ -290,6 +299,7 @@ impl Flags {
             dummy: self.enable_dummy_if.then(|| (self.dummy_if_name.clone(), dummy_ip)),
             hub_host,
             node: self.node_name,
+            namespace: self.namespace,
             pool: self.nodepool_name,
             kubeconfig: self.kubeconfig,
             client_ca_file: self.client_ca_file,
@@ -409,7 +419,8 @@ mod tests {
 
     #[test]
     fn unusable_flags_are_named() {
-        let cases: [(&[&str], &str); 6] = [
+        let cases: [(&[&str], &str); 7] = [
+            (&["--namespace=a/b"], "--namespace"),
             (&["--server-addr=http://x:1"], "--server-addr"),
             (&["--enable-coordinator"], "--nodepool-name"),
             (

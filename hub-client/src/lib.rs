@@ -1,9 +1,9 @@
 //! YurtHub: the node's proxy to the cloud and to its NodePool, the owner of the node's replicas, and a candidate for leader.
 //!
 //! Reading order: [`config`] → [`proxy`] (path of a request) → [`replicas`] (source of the data) → [`filter`] (view of a
-//! local client) → [`pool`] (election, feed, heartbeats) → [`health`] (probes) → [`upstream`] (connections). `status` shows
-//! all of it to the operator; every part reports to [`failures`] and [`metrics`]. The wiring is in [`Hub::start`] and
-//! `wiring.rs`.
+//! local client) → [`hub_config`] (configuration in the cloud) → [`pool`] (election, feed, heartbeats) → [`health`]
+//! (probes) → [`upstream`] (connections). `status` shows all of it to the operator; every part reports to [`failures`]
+//! and [`metrics`]. The wiring is in [`Hub::start`] and `wiring.rs`.
 
 pub mod config;
 pub mod dummy_interface;
@@ -11,6 +11,7 @@ pub mod failpoints;
 pub mod failures;
 pub mod filter;
 pub mod health;
+pub mod hub_config;
 mod listeners;
 pub mod metrics;
 pub mod pool;
@@ -139,6 +140,7 @@ impl Hub {
         let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
         wiring.start_probes();
+        wiring.start_hub_config();
         wiring.start_replicas();
         wiring.start_election(&election_tasks)?;
         let readiness = Readiness::new();

@@ -24,6 +24,7 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
+use crate::hub_config::HubConfig;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
@@ -38,6 +39,7 @@ pub(crate) struct Report {
     pub(crate) cloud: watch::Receiver<CloudReach>,
     pub(crate) coordinator: Option<watch::Receiver<CoordinatorReach>>,
     pub(crate) election: watch::Receiver<ElectionView>,
+    pub(crate) hub_config: watch::Receiver<Arc<HubConfig>>,
     pub(crate) heartbeat: Arc<OwnHeartbeat>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) forwards: bool,
@@ -198,6 +200,7 @@ impl Report {
             "feedLag": self.feed_lag(),
             "collections": collections::describe(&self.data),
             "scope": self.data.describe_scope(),
+            "hubConfig": self.hub_config.borrow().describe(),
         })
     }
 

@@ -11,6 +11,8 @@ use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::config::Config;
 use crate::health::{self, CloudReach, CoordinatorReach};
+use crate::hub_config::disk::ConfigFile;
+use crate::hub_config::{self, HubConfig};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
@@ -48,6 +50,7 @@ pub(crate) struct Wiring {
     election: watch::Sender<ElectionView>,
     member_count: watch::Sender<u32>,
     rank: watch::Sender<u32>,
+    hub_config: (ConfigFile, watch::Sender<Arc<HubConfig>>),
     findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
 }
 
@@ -67,6 +70,8 @@ impl Wiring {
             state: CoordinatorState::Unreachable { since: clock.boot() },
             status: None,
         };
+        let config_file = ConfigFile::new(&config.cache_dir, &config.namespace);
+        let hub_config = watch::Sender::new(Arc::new(config_file.load()));
         let (findings, found) = mpsc::channel(FINDINGS_MAX);
         Self {
             progress: Arc::new(FeedProgress::new(clock.clone())),
@@ -81,6 +86,7 @@ impl Wiring {
             election: watch::Sender::default(),
             member_count: watch::Sender::new(1),
             rank: watch::Sender::new(0),
+            hub_config: (config_file, hub_config),
             findings: (findings, Mutex::new(Some(found))),
         }
     }
@@ -100,6 +106,21 @@ impl Wiring {
             let probing = health::probe_coordinator(shared, clock, reach, wake, failures.clone(), token);
             self.tasks.spawn_critical("probe-coordinator", probing);
         }
+    }
+
+    /// Starts following ConfigMap `yurt-hub-cfg`.
+    pub(crate) fn start_hub_config(&self) {
+        let (file, state) = self.hub_config.clone();
+        let follower = hub_config::Follower {
+            cloud: self.upstreams.cloud.clone(),
+            reach: self.cloud.0.subscribe(),
+            namespace: self.config.namespace.clone(),
+            file,
+            state,
+            failures: self.data.failures().clone(),
+        };
+        self.tasks
+            .spawn_critical("follow-hub-config", follower.run(self.tasks.token()));
     }
 
     /// Creates the proxy; `token` is the kubelet's, `end_watches` ends its streams.
@@ -172,6 +193,7 @@ impl Wiring {
                 .as_ref()
                 .map(|_| self.coordinator.0.subscribe()),
             election: self.election.subscribe(),
+            hub_config: self.hub_config.1.subscribe(),
             heartbeat,
             metrics: self.metrics.clone(),
             forwards: self.upstreams.cloud.server().delegate.is_some(),

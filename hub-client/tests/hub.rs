@@ -6,6 +6,7 @@ mod hub {
     mod callers;
     mod client;
     mod cloud;
+    mod configuring;
     mod detours;
     mod disks;
     mod electing;

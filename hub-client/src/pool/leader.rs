@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::Replica;
 
@@ -14,6 +14,7 @@ use super::heartbeat::forward::Forward;
 use super::informer_sync::{self, InformerSync};
 use super::lease_client::LeaseClient;
 use super::scope::{ScopeReceiver, ScopeSender};
+use crate::hub_config::HubConfig;
 use crate::metrics::Metrics;
 use crate::replicas::PoolData;
 use crate::upstream::{CoordinatorClient, Upstreams};
@@ -37,6 +38,8 @@ pub struct Leader {
     pub clock: Clock,
     /// Wakes the coordinator's prober.
     pub wake: Arc<Notify>,
+    /// ConfigMap `yurt-hub-cfg`, which lists the resources to share.
+    pub hub_config: watch::Receiver<Arc<HubConfig>>,
 }
 
 // === impl Leader ===
@@ -50,6 +53,7 @@ impl Leader {
         group.spawn("feeds", self.data.clone().each_replica(group.token(), feed));
         let teller = ScopeSender {
             cloud: self.upstreams.cloud.clone(),
+            config: self.hub_config.clone(),
             data: self.data.clone(),
             coordinator: Some(ScopeReceiver {
                 client: self.coordinator.feed.clone(),

@@ -1,13 +1,11 @@
 //! Shares further resources with the pool, as the cloud's ConfigMap `yurt-hub-cfg` lists them.
 //!
-//! The leader watches the ConfigMap (one watch of one object) and sends its list to the coordinator. All hubs read it
-//! there, and copy the resources that their own read of the ConfigMap lists, too ([`agreed`]). A hub without a
-//! coordinator watches the ConfigMap for itself. `config` reads and watches the ConfigMap; `discover` looks up a listed
-//! resource. An unusable entry is reported and does not affect the other entries. An unreadable list, or an entry whose
-//! lookup is late, leaves the shared resources unchanged.
+//! The leader sends the list to the coordinator. All hubs read it there, and copy the resources that the ConfigMap lists
+//! for them, too ([`agreed`]). A hub without a coordinator uses the ConfigMap alone. Every hub follows the ConfigMap
+//! ([`hub_config`](crate::hub_config)); `discover` looks up a listed resource. An unusable entry is reported and does not
+//! affect the other entries. An unreadable list, or an entry whose lookup is late, leaves the shared resources unchanged.
 
 pub mod agreed;
-mod config;
 mod discover;
 
 use std::collections::BTreeSet;
@@ -26,9 +24,9 @@ use yurt_pool_protocol::names::{FEED_PATH, SCOPE_CALL};
 use yurt_runtime::http::client::HttpClient;
 
 use super::election::driver::Leadership;
+use crate::hub_config::HubConfig;
 use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
-use config::Read;
 
 /// Maximum wait for the coordinator's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,10 +35,12 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// Interval between lookups of unusable entries: a kind may be defined, or a right granted, later.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Reads the list and sends it to the coordinator.
+/// Looks up the listed resources and sends them to the coordinator.
 pub struct ScopeSender {
-    /// The cloud, which has the list.
+    /// The cloud, which defines the resources.
     pub cloud: Arc<Cloud>,
+    /// The ConfigMap, which has the list.
+    pub config: watch::Receiver<Arc<HubConfig>>,
     /// Pool data: the resources shared now, and the report of problems.
     pub data: Arc<PoolData>,
     /// Receiver of the list; `None` if this hub has no coordinator.
@@ -78,21 +78,15 @@ struct SentScope {
 impl ScopeSender {
     /// Runs until `token` is cancelled.
     pub async fn run(self, token: CancellationToken) {
-        let (list, changes) = watch::channel(Read::NotYet);
-        let reading = config::follow(self.cloud.clone(), list);
-        let telling = self.tell_changes(changes);
-        token
-            .run_until_cancelled(async {
-                tokio::join!(reading, telling);
-            })
-            .await;
+        token.run_until_cancelled(self.tell_changes()).await;
     }
 
-    async fn tell_changes(&self, mut list: watch::Receiver<Read>) {
+    async fn tell_changes(&self) {
+        let mut config = self.config.clone();
         let mut verified = BTreeSet::new();
         let mut told: Option<(Vec<SharedResource>, Vec<Problem>)> = None;
         loop {
-            let read = list.borrow_and_update().clone();
+            let read = config.borrow_and_update().clone();
             let mut found = self.look_up(&read, &mut verified).await;
             let mut pause = if found.look_again { LOOK_AGAIN } else { Duration::MAX };
             if let Some(resources) = found.resources.take() {
@@ -114,14 +108,15 @@ impl ScopeSender {
             }
             self.data.report_problems(found.problems);
             tokio::select! {
-                Ok(()) = list.changed() => {}
+                Ok(()) = config.changed() => {}
                 () = tokio::time::sleep(pause.min(Duration::from_secs(24 * 3600))) => {}
             }
         }
     }
 
-    /// Looks up the listed resources. A known one is looked up once per leadership, and stays shared if that fails.
-    async fn look_up(&self, read: &Read, verified: &mut BTreeSet<GroupVersionResource>) -> Found {
+    /// Looks up the listed resources. A known one is looked up once per leadership, and stays shared if that fails. An old
+    /// list removes none: it is used only while the cloud confirms it.
+    async fn look_up(&self, read: &HubConfig, verified: &mut BTreeSet<GroupVersionResource>) -> Found {
         let list_problem = |why: String| Found {
             problems: vec![Problem {
                 entry: CONFIG_KEY.to_owned(),
@@ -129,12 +124,13 @@ impl ScopeSender {
             }],
             ..Found::default()
         };
-        let text = match read {
-            Read::NotYet => return Found::default(),
-            Read::Failed(why) => return list_problem(why.clone()),
-            Read::List(text) => text,
-        };
-        let wanted = match pool_scope::parse(text) {
+        if let Some(why) = &read.refused {
+            return list_problem(why.clone());
+        }
+        if !read.current {
+            return Found::default();
+        }
+        let wanted = match pool_scope::parse(read.value(CONFIG_KEY)) {
             Ok(wanted) => wanted,
             Err(why) => return list_problem(why),
         };

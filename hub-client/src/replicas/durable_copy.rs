@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::disk;
 use super::origin::Origin;
+use crate::hub_config::disk::FILE as HUB_CONFIG;
 
 /// File of the cloud's last answer about this node's lease, in the folder of the copy.
 pub const NODE_LEASE: &str = "node-lease";
@@ -48,7 +49,7 @@ impl DurableCopy {
         &self.is_foreign
     }
 
-    /// Deletes the copy, and the cached node lease.
+    /// Deletes the copy, and what other parts of the hub keep of the same cluster: the node lease and the ConfigMap.
     ///
     /// # Errors
     /// Path of the copy's file if it could not be deleted.
@@ -56,9 +57,11 @@ impl DurableCopy {
         self.is_foreign.cancel();
         let removed = disk::remove(&self.folder);
         removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))?;
-        let lease = self.folder.join(NODE_LEASE);
-        if let Err(error) = std::fs::remove_file(&lease) {
-            tracing::debug!(%error, path = %lease.display(), "Failed to delete cached node lease");
+        for name in [NODE_LEASE, HUB_CONFIG] {
+            let path = self.folder.join(name);
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::debug!(%error, path = %path.display(), "Failed to delete file of another cluster");
+            }
         }
         Ok(())
     }

@@ -38,6 +38,7 @@ impl Wiring {
             progress: self.progress.clone(),
             clock: self.clock.clone(),
             wake: self.coordinator.1.clone(),
+            hub_config: self.hub_config.1.subscribe(),
         };
         let lease = LeaseClient::new(coordinator.shared.clone(), ELECTION_NAMESPACE, ELECTION_LEASE);
         let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));

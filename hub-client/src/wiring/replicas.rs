@@ -102,8 +102,7 @@ impl Wiring {
         let token = self.tasks.token();
         if self.upstreams.coordinator.is_some() {
             let follower = ScopeFollower {
-                cloud: self.upstreams.cloud.clone(),
-                reach: self.cloud.0.subscribe(),
+                config: self.hub_config.1.subscribe(),
                 coordinator: self.coordinator.0.subscribe(),
                 data: self.data.clone(),
             };
@@ -112,6 +111,7 @@ impl Wiring {
         }
         let teller = ScopeSender {
             cloud: self.upstreams.cloud.clone(),
+            config: self.hub_config.1.subscribe(),
             data: self.data.clone(),
             coordinator: None,
         };

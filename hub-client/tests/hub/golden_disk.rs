@@ -17,7 +17,13 @@ use super::sharing::{define_widgets, entry, list, widget};
 /// Recorded files of a hub that was stopped.
 const FILES: &str = "disk/hub";
 /// Its files that are text.
-const TEXTS: [&str; 4] = ["authorizations", "node-lease", "origin.json", "pool-scope.json"];
+const TEXTS: [&str; 5] = [
+    "authorizations",
+    "hub-config",
+    "node-lease",
+    "origin.json",
+    "pool-scope.json",
+];
 const SERVICES: &str = "/api/v1/services";
 const ENDPOINTS: &str = "/api/v1/endpoints";
 const WIDGETS: &str = "/apis/example.com/v1/widgets";

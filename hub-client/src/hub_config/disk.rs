@@ -1,0 +1,174 @@
+//! Copy of the hub's configuration on disk, for a start without the cloud.
+//!
+//! One file with mode 0600, replaced as a whole: the SHA-256 of the rest in the first line, then a JSON document. A file
+//! that is damaged, or of another namespace, counts as absent.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+use yurt_runtime::pki::write_secret;
+
+use super::HubConfig;
+
+/// Name of the file in the directory of the durable copy.
+pub(crate) const FILE: &str = "hub-config";
+/// Layout version of the document.
+const VERSION: u32 = 1;
+/// Maximum size of a file that is read, bytes: JSON escapes take up to six bytes per character.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// The file.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfigFile {
+    path: PathBuf,
+    namespace: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Document {
+    version: u32,
+    namespace: String,
+    data: BTreeMap<String, String>,
+}
+
+// === impl ConfigFile ===
+
+impl ConfigFile {
+    /// File in `folder` for the ConfigMap in `namespace`.
+    pub(crate) fn new(folder: &Path, namespace: &str) -> Self {
+        Self {
+            path: folder.join(FILE),
+            namespace: namespace.to_owned(),
+        }
+    }
+
+    /// Loads the state; not synced if there is none. Logs a file that cannot be used.
+    pub(crate) fn load(&self) -> HubConfig {
+        match self.read() {
+            Ok(data) => HubConfig {
+                synced: true,
+                data,
+                ..HubConfig::default()
+            },
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    let path = self.path.display();
+                    tracing::warn!(%error, %path, "Failed to read the kept ConfigMap; waiting for the cloud's");
+                }
+                HubConfig::default()
+            }
+        }
+    }
+
+    fn read(&self) -> io::Result<BTreeMap<String, String>> {
+        let mut text = Vec::new();
+        File::open(&self.path)?
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut text)?;
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(invalid(format!("more than {FILE_BYTES_MAX} bytes")));
+        }
+        let end = text.iter().position(|byte| *byte == b'\n');
+        let (sum, body) = text.split_at(end.ok_or_else(|| invalid("no checksum".to_owned()))?);
+        let body = &body[1..];
+        if sum != checksum(body).as_bytes() {
+            return Err(invalid("wrong checksum".to_owned()));
+        }
+        let document: Document = serde_json::from_slice(body)?;
+        if (document.version, &document.namespace) != (VERSION, &self.namespace) {
+            return Err(invalid(format!(
+                "version {} of namespace {:?}, not {VERSION} of {:?}",
+                document.version, document.namespace, self.namespace
+            )));
+        }
+        Ok(document.data)
+    }
+
+    /// Stores a state. A failure is logged; the next start then uses an older state, or waits for the cloud.
+    pub(crate) async fn store(&self, data: BTreeMap<String, String>) {
+        let file = self.clone();
+        let writing = tokio::task::spawn_blocking(move || file.write(data));
+        let error = match writing.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(
+            error,
+            "Failed to store the ConfigMap; a start without the cloud uses an older one"
+        );
+    }
+
+    fn write(&self, data: BTreeMap<String, String>) -> io::Result<()> {
+        let document = Document {
+            version: VERSION,
+            namespace: self.namespace.clone(),
+            data,
+        };
+        let body = serde_json::to_string(&document)?;
+        write_secret(&self.path, format!("{}\n{body}", checksum(body.as_bytes())))
+    }
+}
+
+/// SHA-256 in hexadecimal.
+fn checksum(body: &[u8]) -> String {
+    let sum = digest(&SHA256, body);
+    sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    fn some() -> BTreeMap<String, String> {
+        BTreeMap::from([("masterservice".to_owned(), "a,\n\"b\"".to_owned())])
+    }
+
+    #[tokio::test]
+    async fn stored_state_is_loaded_by_the_next_run_and_is_private() {
+        let folder = TestDir::new();
+        let file = ConfigFile::new(folder.path(), "kube-system");
+        assert_eq!(file.load(), HubConfig::default(), "there is none yet");
+        for data in [some(), BTreeMap::new()] {
+            file.store(data.clone()).await;
+            let loaded = file.load();
+            assert_eq!((loaded.synced, loaded.current, loaded.data), (true, false, data));
+        }
+        let mode = std::fs::metadata(folder.path().join(FILE))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(
+            !ConfigFile::new(folder.path(), "other").load().synced,
+            "of another namespace"
+        );
+    }
+
+    #[tokio::test]
+    async fn damaged_file_is_not_synced() {
+        let folder = TestDir::new();
+        let file = ConfigFile::new(folder.path(), "kube-system");
+        file.store(some()).await;
+        let path = folder.path().join(FILE);
+        let good = std::fs::read(&path).unwrap();
+        assert!(file.load().synced);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            std::fs::write(&path, &bad).unwrap();
+            assert_eq!(file.load(), HubConfig::default(), "byte {at}");
+            std::fs::write(&path, &good[..at]).unwrap();
+            assert_eq!(file.load(), HubConfig::default(), "the first {at} bytes");
+        }
+    }
+}
