@@ -12,10 +12,13 @@ use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
 mod fixed;
 mod identity;
+mod joining;
 #[cfg(test)]
 mod units;
 
 pub use identity::{NodeIdentity, Proof};
+
+use crate::identity::Join;
 
 /// Minimum of `--max-pool-bytes`.
 const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
@@ -58,11 +61,10 @@ pub struct Flags {
     /// Cloud apiservers, https://host:port, separated by commas; the hub uses the first one that answers.
     #[arg(long, default_value = "")]
     server_addr: String,
-    /// Kubeconfig with the cluster CA and the node's client certificate.
-    #[arg(long, default_value = "/etc/kubernetes/kubelet.conf")]
-    kubeconfig: PathBuf,
+    #[command(flatten)]
+    joining: joining::JoiningFlags,
     /// CA of client certificates, at the HTTPS port and between the relays of a pool: the apiserver's --client-ca-file. Set it if this is
-    /// not the CA of the apiservers. Relays authenticate with their node's client certificate [default: the CA in --kubeconfig].
+    /// not the CA of the apiservers. Relays authenticate with their node's client certificate [default: the CA of --kubeconfig, or of the cluster joined].
     #[arg(long)]
     client_ca_file: Option<PathBuf>,
     /// Directory of the hub's own state.
@@ -167,6 +169,8 @@ pub struct Config {
     pub servers: Vec<Uri>,
     /// Kubeconfig with CA and node certificate.
     pub kubeconfig: PathBuf,
+    /// Means of joining the cluster; `None` if the kubelet owns the certificate.
+    pub join: Option<Join>,
     /// CA of client certificates, if it is not the cloud's.
     pub client_ca_file: Option<PathBuf>,
     /// Directory of the hub's state.
@@ -289,6 +293,7 @@ impl Flags {
             self.bind_proxy_address
         };
         let own = vec![self.node_name.clone(), hub_host.to_string()];
+        let (kubeconfig, join) = self.joining.check(&self.root_dir)?;
         Ok(Config {
             relay,
             admin_addr: SocketAddr::new(self.bind_address, self.serve_port),
@@ -301,7 +306,8 @@ impl Flags {
             node: self.node_name,
             namespace: self.namespace,
             pool: self.nodepool_name,
-            kubeconfig: self.kubeconfig,
+            kubeconfig,
+            join,
             client_ca_file: self.client_ca_file,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
@@ -453,7 +459,6 @@ mod tests {
     #[test]
     fn flags_with_one_value_are_accepted_hidden_and_refuse_any_other() {
         let supported = [
-            "--bootstrap-mode=kubeletcertificate",
             "--leader-elect-resource-lock=leases",
             "--leader-elect-resource-name=yurthub",
             "--leader-elect-resource-namespace=kube-system",

@@ -12,8 +12,10 @@ pub mod failures;
 pub mod filter;
 pub mod health;
 pub mod hub_config;
+pub mod identity;
 mod listeners;
 pub mod metrics;
+mod operator_port;
 pub mod pool;
 pub mod preflight;
 pub mod proxy;
@@ -32,7 +34,9 @@ use yurt_runtime::tls::{TlsError, load_pair};
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use config::Config;
+use identity::{CertificateKeeper, IdentityError};
 use metrics::Metrics;
+use operator_port::OperatorPort;
 use preflight::PreflightError;
 use proxy::caller::token::{self, NodeToken};
 use replicas::PoolData;
@@ -60,6 +64,9 @@ pub enum StartError {
         /// Cause.
         error: std::io::Error,
     },
+    /// The node has no certificate and gets none.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     /// Connections cannot be set up.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
@@ -101,20 +108,23 @@ impl Hub {
         Self::start_after(config, Inherited::default(), || ()).await
     }
 
-    /// Like [`Self::start`], on the `inherited` ports. Calls `checked` once the start can no longer fail, before the first log line.
+    /// Like [`Self::start`], on the `inherited` ports. Calls `checked` once the start can no longer fail, before the first log line,
+    /// and earlier if the start waits for a certificate.
     ///
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
     pub async fn start_after(
         mut config: Config,
         mut inherited: Inherited,
-        checked: impl FnOnce(),
+        checked: impl Fn(),
     ) -> Result<Self, StartError> {
         let (tasks, clock) = (TaskGroup::new(), Clock::system());
-        let upstreams = load_pair(|| Upstreams::new(&config, &tasks), UpstreamError::is_mismatch).await?;
         make_folder("root-dir", &config.root_dir)?;
         let admin = Server::bind_or_take(config.admin_addr, "--bind-address, --serve-port", &mut inherited).await?;
+        let operator = OperatorPort::new(admin, &config);
         let (plain, secure) = listeners::main(&config, &mut inherited).await?;
+        let identity = Self::identity(&config, &tasks, &clock, operator, &checked);
+        let (operator, upstreams, keeper) = identity.await?;
         if !config.cache_dir.join(disk::FILE).exists() {
             preflight::check(&config, &upstreams).await?;
         }
@@ -144,6 +154,7 @@ impl Hub {
         wiring.start_replicas();
         wiring.start_election(&election_tasks)?;
         let readiness = Readiness::new();
+        wiring.start_certificate(&keeper, &readiness);
         let heartbeat = wiring.heartbeat();
         wiring.start_reporting(&heartbeat);
         let proxy = Arc::new(wiring.proxy(heartbeat.clone(), token, end_watches.clone()));
@@ -161,11 +172,8 @@ impl Hub {
                     .serve(&tasks, answer.clone())
             })
             .collect();
-        serving.push(
-            admin
-                .with_limits(limits)
-                .serve(&tasks, wiring.admin(readiness.clone(), heartbeat)),
-        );
+        let routes = wiring.admin(readiness.clone(), heartbeat, keeper.clone());
+        serving.extend(operator.serve(&tasks, routes, keeper));
         readiness.check("serving").set(true);
         Ok(Self {
             tasks,
@@ -175,6 +183,30 @@ impl Hub {
             readiness,
             serving,
         })
+    }
+
+    /// Reads the node's certificate, after waiting for the first one if the hub owns it, and creates the connections.
+    async fn identity(
+        config: &Config,
+        tasks: &TaskGroup,
+        clock: &Clock,
+        mut operator: OperatorPort,
+        checked: &impl Fn(),
+    ) -> Result<(OperatorPort, Upstreams, Arc<CertificateKeeper>), StartError> {
+        let own = CertificateKeeper::own(config, clock.clone())?.map(Arc::new);
+        if let Some(keeper) = own.as_ref().filter(|keeper| !keeper.has_certificate()) {
+            checked();
+            operator = operator.join(tasks, &config.node, keeper.clone()).await?;
+        }
+        let upstreams = load_pair(|| Upstreams::new(config, tasks), UpstreamError::is_mismatch).await?;
+        let keeper = match own {
+            Some(keeper) => keeper,
+            None => {
+                let certificate = upstreams.node.cert.clone();
+                Arc::new(CertificateKeeper::of_kubelet(config, certificate, clock.clone())?)
+            }
+        };
+        Ok((operator, upstreams, keeper))
     }
 
     /// Resolves with the name of a failed task.

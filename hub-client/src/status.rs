@@ -25,6 +25,7 @@ use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::hub_config::HubConfig;
+use crate::identity::CertificateKeeper;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
@@ -46,6 +47,7 @@ pub(crate) struct Report {
     pub(crate) progress: Arc<FeedProgress>,
     pub(crate) clock: Clock,
     pub(crate) conditions: Mutex<Conditions>,
+    pub(crate) certificate: Arc<CertificateKeeper>,
 }
 
 // === impl Report ===
@@ -195,6 +197,7 @@ impl Report {
             "forwardsHeartbeats": self.forwards,
             "relay": self.relay(),
             "electionsWon": election.elections_won,
+            "certificate": self.certificate.standing().describe(),
             "conditions": self.conditions(),
             "troubles": self.data.failures().describe(),
             "feedLag": self.feed_lag(),

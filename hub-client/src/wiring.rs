@@ -6,13 +6,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_pool_protocol::source::CoordinatorState;
-use yurt_runtime::http::server::Handler;
+use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::config::Config;
 use crate::health::{self, CloudReach, CoordinatorReach};
 use crate::hub_config::disk::ConfigFile;
 use crate::hub_config::{self, HubConfig};
+use crate::identity::CertificateKeeper;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
@@ -123,6 +124,16 @@ impl Wiring {
             .spawn_critical("follow-hub-config", follower.run(self.tasks.token()));
     }
 
+    /// Starts the renewal of the node's certificate.
+    pub(crate) fn start_certificate(&self, keeper: &Arc<CertificateKeeper>, readiness: &Readiness) {
+        let check = readiness.check("certificate");
+        check.set(keeper.standing().is_valid());
+        let keeping = keeper
+            .clone()
+            .keep(check, self.data.failures().clone(), self.tasks.token());
+        self.tasks.spawn_critical("keep-certificate", keeping);
+    }
+
     /// Creates the proxy; `token` is the kubelet's, `end_watches` ends its streams.
     pub(crate) fn proxy(
         &self,
@@ -181,7 +192,12 @@ impl Wiring {
     }
 
     /// Creates the operator's port, and reports its changes to the pool.
-    pub(crate) fn admin(&self, readiness: Readiness, heartbeat: Arc<OwnHeartbeat>) -> Handler {
+    pub(crate) fn admin(
+        &self,
+        readiness: Readiness,
+        heartbeat: Arc<OwnHeartbeat>,
+        certificate: Arc<CertificateKeeper>,
+    ) -> AdminRoutes {
         let report = Report {
             node: self.config.node.clone(),
             pool: self.config.pool.clone(),
@@ -200,10 +216,11 @@ impl Wiring {
             progress: self.progress.clone(),
             clock: self.clock.clone(),
             conditions: Mutex::default(),
+            certificate,
         };
         let report = Arc::new(report);
         let coordinator = self.upstreams.coordinator.as_ref().map(|pool| pool.shared.clone());
         report.start(&self.config.node, coordinator, &self.tasks);
-        report.routes(readiness).handler()
+        report.routes(readiness)
     }
 }

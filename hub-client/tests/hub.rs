@@ -19,6 +19,7 @@ mod hub {
     mod heartbeats;
     mod held_ports;
     mod hostile_requests;
+    mod joining;
     mod limits;
     mod membership;
     mod node_identity;

@@ -1,7 +1,7 @@
 //! The operator's port: health, metrics and the state of the process, over plain HTTP.
 //!
 //! * `/healthz`, `/livez` and `/v1/healthz`: liveness of the process.
-//! * `/readyz`: readiness for traffic (`?verbose` lists the conditions).
+//! * `/readyz` and `/v1/readyz`: readiness for traffic (`?verbose` lists the conditions).
 //! * `/metrics`: metrics for Prometheus.
 //! * `/debug/state.json`: state of the process, for people.
 
@@ -67,7 +67,7 @@ impl AdminRoutes {
     pub fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Option<Response<Body>> {
         if !matches!(
             path,
-            "/healthz" | "/livez" | "/v1/healthz" | "/readyz" | "/metrics" | "/debug/state.json"
+            "/healthz" | "/livez" | "/v1/healthz" | "/readyz" | "/v1/readyz" | "/metrics" | "/debug/state.json"
         ) {
             return None;
         }
@@ -75,7 +75,7 @@ impl AdminRoutes {
             return Some(our_http::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"));
         }
         Some(match path {
-            "/readyz" => self.ready(query),
+            "/readyz" | "/v1/readyz" => self.ready(query),
             "/metrics" => our_http::respond(StatusCode::OK, METRICS_TEXT, our_http::full((self.metrics)())),
             "/debug/state.json" => our_http::json(StatusCode::OK, format!("{:#}\n", (self.state)())),
             _ => match (self.live)() {
@@ -127,6 +127,7 @@ mod tests {
         let routes = AdminRoutes::new(readiness, Metrics::new());
         let status = |path, query| routes.answer(&Method::GET, path, query).unwrap().status().as_u16();
         assert_eq!((status("/readyz", None), status("/livez", None)), (500, 200));
+        assert_eq!(status("/v1/readyz", None), 500);
         feed.set(true);
         assert_eq!(
             (status("/readyz", Some("verbose")), status("/v1/healthz", None)),

@@ -170,6 +170,65 @@ pub fn write_admin(path: &Path, server: &str, ca_pem: &str, pair: &PemPair) -> s
     write_secret(path, text)
 }
 
+/// Returns the authorities (PEM) of the first cluster of a kubeconfig without contexts, as the ConfigMap `cluster-info`
+/// has it.
+///
+/// # Errors
+/// The fault of the text, without its name.
+pub fn cluster_authorities(text: &str) -> Result<String, String> {
+    let document: Document = serde_saphyr::from_str(text).map_err(|e| format!("not a kubeconfig: {e}"))?;
+    let cluster = document.clusters.into_iter().next().ok_or("no cluster in it")?.cluster;
+    let data = cluster.certificate_authority_data.unwrap_or_default();
+    let data: String = data.split_whitespace().collect();
+    let pem = BASE64
+        .decode(data)
+        .map_err(|e| format!("certificate-authority-data is not base64: {e}"))?;
+    match String::from_utf8(pem) {
+        Ok(pem) if !pem.is_empty() => Ok(pem),
+        _ => Err("no certificate-authority-data in it".to_owned()),
+    }
+}
+
+/// The credential of a kubeconfig that [`write_client`] writes.
+#[derive(Clone, Copy)]
+pub enum Credential<'a> {
+    /// User and bearer token.
+    Token(&'a str, &'a str),
+    /// User, and path of a file with certificate and key.
+    File(&'a str, &'a Path),
+}
+
+/// Writes a kubeconfig for `server` and its authorities, mode 0600, with upstream's names. Inline authorities are
+/// embedded; those of a file stay a path.
+///
+/// # Errors
+/// When the file cannot be written; the message names it.
+pub fn write_client(path: &Path, server: &str, ca: &PemSource, credential: Credential<'_>) -> std::io::Result<()> {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let ca = match ca {
+        PemSource::File(file) => format!("certificate-authority: {}", quoted(&file.display().to_string())),
+        PemSource::Inline { pem, .. } => format!("certificate-authority-data: {}", BASE64.encode(pem)),
+    };
+    let (user, lines) = match credential {
+        Credential::Token(user, token) => (user, format!("    token: {}\n", quoted(token))),
+        Credential::File(user, pair) => {
+            let pair = quoted(&pair.display().to_string());
+            (
+                user,
+                format!("    client-certificate: {pair}\n    client-key: {pair}\n"),
+            )
+        }
+    };
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: default-context\n\
+         clusters:\n- name: default-cluster\n  cluster:\n    server: {server}\n    {ca}\n\
+         contexts:\n- name: default-context\n  context:\n    cluster: default-cluster\n    user: {user}\n\
+         users:\n- name: {user}\n  user:\n{lines}",
+        server = quoted(server),
+    );
+    write_secret(path, text)
+}
+
 /// Resolves names and paths of one document; errors do not contain the file's name.
 struct Reader<'a> {
     file: &'a Path,

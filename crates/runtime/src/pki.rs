@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    KeyUsagePurpose, PublicKeyData, SanType,
 };
 
 use crate::clock::{Clock, UnixTime};
 use crate::tls::{PemPair, check_pair};
 
 mod organizations;
+mod request;
 mod secret_file;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use organizations::pem;
+pub use request::RequestKey;
 pub use secret_file::{write_public, write_secret};
 
 /// A certificate authority with its key.
@@ -181,23 +184,33 @@ impl CertificateAuthority {
     /// # Errors
     /// [`PkiError::TooManyOrganizations`] above 16.
     pub fn issue_client(&self, common_name: &str, organizations: &[impl AsRef<str>]) -> Result<PemPair, PkiError> {
-        let mut params = params(common_name, &self.clock, self.leaf_validity);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        organizations::put(&mut params.distinguished_name, organizations)?;
+        let params = self.client_params(common_name, organizations)?;
         self.issue(params, organizations.len())
     }
 
-    fn issue(&self, mut params: CertificateParams, organizations: usize) -> Result<PemPair, PkiError> {
+    fn client_params(
+        &self,
+        common_name: &str,
+        organizations: &[impl AsRef<str>],
+    ) -> Result<CertificateParams, PkiError> {
+        let mut params = params(common_name, &self.clock, self.leaf_validity);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        organizations::put(&mut params.distinguished_name, organizations)?;
+        Ok(params)
+    }
+
+    /// Signs a certificate for this public key, in PEM.
+    fn sign(
+        &self,
+        mut params: CertificateParams,
+        organizations: usize,
+        key: &impl PublicKeyData,
+    ) -> Result<String, PkiError> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        let key = KeyPair::generate()?;
         let issuer = Issuer::from_ca_cert_pem(&self.pair.cert_pem, organizations::Signer(&self.key))?;
-        let certificate = params.signed_by(&key, &issuer)?;
-        let cert_pem = organizations::finish(certificate.der(), organizations)?;
-        Ok(PemPair {
-            cert_pem,
-            key_pem: key.serialize_pem(),
-        })
+        let certificate = params.signed_by(key, &issuer)?;
+        organizations::finish("CERTIFICATE", certificate.der(), organizations)
     }
 }
 

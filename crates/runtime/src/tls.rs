@@ -13,6 +13,7 @@ use rustls::crypto::CryptoProvider;
 mod certificate;
 mod client;
 mod identity;
+mod inspect;
 mod pair;
 mod peer;
 mod pem;
@@ -20,15 +21,18 @@ mod reload;
 mod server;
 #[cfg(test)]
 mod tests;
+mod unverified;
 
 pub(crate) use certificate::ClientCertificate;
 pub use client::{ClientTls, ReloadingClientTls};
 pub use identity::PeerIdentity;
+pub use inspect::{CertificateInfo, pinned, public_key_pin};
 pub use pair::{PAIR_WAIT, load_pair};
 pub use peer::PeerTls;
 pub use pem::{PemIdentity, PemPair, PemSource, check_pair};
 pub use reload::POLL_INTERVAL;
 pub use server::{ReloadingServerTls, ServerTls};
+pub use unverified::unverified;
 
 /// Reason why a TLS configuration cannot be built. Each message names the file, or the source of an inline value. A
 /// retry helps only after the file was changed.

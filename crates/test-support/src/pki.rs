@@ -61,6 +61,19 @@ impl TestPki {
         self.client(&format!("system:node:{name}"), &["system:nodes"])
     }
 
+    /// Signs the client certificate of a request, valid for `validity` from an hour ago.
+    ///
+    /// # Panics
+    /// When the request is not one.
+    #[must_use]
+    pub fn sign(&self, request_pem: &str, user: &str, groups: &[&str], validity: Duration) -> String {
+        CertificateAuthority::load(self.ca.cert_pem(), &self.ca.pair().key_pem)
+            .expect("the test CA must load")
+            .with_leaf_validity(validity)
+            .sign_client(request_pem, user, groups)
+            .expect("a test certificate must be issued")
+    }
+
     /// The certificate of a node, expired days ago.
     ///
     /// # Panics

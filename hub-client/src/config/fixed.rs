@@ -9,8 +9,6 @@ use super::{FlagError, bad};
 /// The flags as given on the command line.
 #[derive(Clone, Debug, Args)]
 pub(super) struct FixedFlags {
-    #[arg(long, hide = true, default_value = BOOTSTRAP_MODE)]
-    bootstrap_mode: String,
     #[arg(long, hide = true, default_value = RESOURCE_LOCK)]
     leader_elect_resource_lock: String,
     #[arg(long, hide = true, default_value = ELECTION_LEASE)]
@@ -19,8 +17,6 @@ pub(super) struct FixedFlags {
     leader_elect_resource_namespace: String,
 }
 
-/// The hub uses the certificate that the kubelet got.
-const BOOTSTRAP_MODE: &str = "kubeletcertificate";
 /// Resource of the election lock.
 const RESOURCE_LOCK: &str = "leases";
 
@@ -31,7 +27,6 @@ impl FixedFlags {
     /// [`FlagError`] for the first flag with another value.
     pub(super) fn check(&self) -> Result<(), FlagError> {
         let flags = [
-            ("bootstrap-mode", &self.bootstrap_mode, BOOTSTRAP_MODE),
             (
                 "leader-elect-resource-lock",
                 &self.leader_elect_resource_lock,

@@ -2,6 +2,7 @@
 //! other path.
 
 pub(crate) mod leases;
+pub(crate) mod requests;
 pub(crate) mod resources;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use yurt_runtime::http::server::{Peer, Server, handler};
 use yurt_runtime::http::{self as our_http, Body, read_body, status_response};
 use yurt_test_support::{LOOPBACK, TestPki, eventually};
 
+use requests::{CSRS, Requests};
 pub(crate) use resources::Backup;
 use resources::Resources;
 
@@ -49,6 +51,7 @@ type Script = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>
 struct Shared {
     pki: Arc<TestPki>,
     resources: Resources,
+    requests: Requests,
     scripts: Mutex<BTreeMap<String, Script>>,
     /// Rights of the bearer of a token, or of a user; all others are unknown.
     verdicts: Mutex<BTreeMap<String, bool>>,
@@ -110,6 +113,7 @@ impl Cloud {
         let shared = Shared {
             pki,
             resources: Resources::new(),
+            requests: Requests::default(),
             scripts: Mutex::default(),
             verdicts: Mutex::default(),
             reviews: Mutex::default(),
@@ -140,6 +144,11 @@ impl Cloud {
 
     pub(crate) fn pki(&self) -> &TestPki {
         &self.shared.pki
+    }
+
+    /// Certificate requests and join tokens.
+    pub(crate) fn requests(&self) -> &Requests {
+        &self.shared.requests
     }
 
     pub(crate) fn url(&self) -> String {
@@ -320,6 +329,11 @@ impl Shared {
                 our_http::json(StatusCode::OK, json!({"metadata": metadata}).to_string())
             }
             SELF_REVIEWS | REVIEWS => self.review(path, request).await,
+            csr if csr.starts_with(CSRS) => {
+                let (head, body) = request.into_parts();
+                let body = read_body(body, BODY_MAX).await.unwrap();
+                self.requests.answer(&self.pki, &head, user, &body)
+            }
             _ => {
                 let uri = request.uri();
                 let answered = match RequestInfo::parse(request.method().as_str(), &path, uri.query()) {

@@ -1,10 +1,12 @@
 //! Starts a hub in this process, in directories of its own.
 
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
 use serde_json::Value;
+use tokio::sync::watch;
 use yurt_hub_client::config::Flags;
 use yurt_hub_client::{Hub, StartError};
 use yurt_runtime::tls::install_crypto_provider;
@@ -23,13 +25,14 @@ const TRIES: usize = 20;
 /// A running hub, without a coordinator unless the flags configure one.
 pub(crate) struct TestHub {
     hub: Option<Hub>,
-    folder: TestDir,
+    folder: Arc<TestDir>,
     flags: Vec<String>,
     ports: Ports,
 }
 
+/// Ports of one start.
 #[derive(Clone, Copy)]
-struct Ports {
+pub(crate) struct Ports {
     admin: u16,
     proxy: u16,
     secure: u16,
@@ -62,13 +65,29 @@ impl TestHub {
             .chain(uids)
             .chain(flags.iter().map(|flag| (*flag).to_owned()))
             .collect();
-        let (hub, ports) = start(&flags).await;
-        Self {
+        Self::try_start(flags, folder).await.expect("the hub must start")
+    }
+
+    /// Starts a hub with exactly these flags and ports of its own, in `folder`; its start may wait or fail.
+    pub(crate) async fn try_start(flags: Vec<String>, folder: impl Into<Arc<TestDir>>) -> Result<Self, StartError> {
+        Self::try_start_reporting(flags, folder, watch::Sender::new(None)).await
+    }
+
+    /// Like [`Self::try_start`]; sends the ports before the start.
+    pub(crate) async fn try_start_reporting(
+        flags: Vec<String>,
+        folder: impl Into<Arc<TestDir>>,
+        chosen: watch::Sender<Option<Ports>>,
+    ) -> Result<Self, StartError> {
+        install_crypto_provider();
+        let folder = folder.into();
+        let (hub, ports) = start(&flags, &chosen).await?;
+        Ok(Self {
             hub: Some(hub),
             folder,
             flags,
             ports,
-        }
+        })
     }
 
     /// Stops as SIGTERM does; the directories stay.
@@ -81,7 +100,8 @@ impl TestHub {
     /// Starts again in the same directories, on other ports; clients have to be created again.
     pub(crate) async fn restart(&mut self) {
         self.stop().await;
-        let (hub, ports) = start(&self.flags).await;
+        let started = start(&self.flags, &watch::Sender::new(None)).await;
+        let (hub, ports) = started.expect("the hub must start");
         (self.hub, self.ports) = (Some(hub), ports);
     }
 
@@ -138,7 +158,12 @@ impl TestHub {
 
     /// A client of the operator's port.
     pub(crate) fn admin(&self) -> Client {
-        Client::new(&format!("http://127.0.0.1:{}", self.ports.admin), None, "curl/8", None)
+        Self::admin_at(self.ports)
+    }
+
+    /// A client of the operator's port of a hub that is starting.
+    pub(crate) fn admin_at(ports: Ports) -> Client {
+        Client::new(&format!("http://127.0.0.1:{}", ports.admin), None, "curl/8", None)
     }
 
     /// A client on the node with this User-Agent and no credentials.
@@ -232,7 +257,7 @@ pub(crate) fn own_uid() -> u32 {
 
 /// Starts a hub on free port numbers, because it does not report the ports it got. If another process takes
 /// one, it tries others.
-async fn start(flags: &[String]) -> (Hub, Ports) {
+async fn start(flags: &[String], chosen: &watch::Sender<Option<Ports>>) -> Result<(Hub, Ports), StartError> {
     for _ in 0..TRIES {
         let ports = Ports {
             admin: free_port(),
@@ -249,10 +274,11 @@ async fn start(flags: &[String]) -> (Hub, Ports) {
             .chain(flags.iter().cloned())
             .chain(numbers);
         let config = Flags::try_parse_from(all).unwrap().check().unwrap();
+        chosen.send_replace(Some(ports));
         match Hub::start(config).await {
-            Ok(hub) => return (hub, ports),
+            Ok(hub) => return Ok((hub, ports)),
             Err(StartError::Bind(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
-            Err(error) => panic!("the hub must start: {error}"),
+            Err(error) => return Err(error),
         }
     }
     panic!("the hub must get its ports");

@@ -17,6 +17,8 @@ const PURE: &[&str] = &[
     "crates/pool-protocol/src/",
     "coordinator/src/forgery/reports",
     "hub-client/src/filter",
+    "hub-client/src/identity/csr",
+    "hub-client/src/identity/plan",
     "hub-client/src/replicas/warnings",
 ];
 

@@ -5,7 +5,6 @@
 //! ([`finish`]) alike.
 
 use rcgen::{DistinguishedName, DnType, KeyPair, PublicKeyData, SignatureAlgorithm, SigningKey};
-use rustls_pki_types::CertificateDer;
 
 use super::PkiError;
 
@@ -35,14 +34,14 @@ pub(super) fn put(name: &mut DistinguishedName, organizations: &[impl AsRef<str>
     Ok(())
 }
 
-/// The certificate in PEM with its placeholders replaced.
-pub(super) fn finish(certificate: &CertificateDer<'_>, organizations: usize) -> Result<String, PkiError> {
-    let (der, replaced) = replace(certificate);
+/// The certificate or request in PEM, with its placeholders replaced; `label` is that of its PEM block.
+pub(super) fn finish(label: &str, der: &[u8], organizations: usize) -> Result<String, PkiError> {
+    let (der, replaced) = replace(der);
     if replaced != organizations {
         // A key or serial number that happens to contain a placeholder: one in 10^10, and a retry helps.
         return Err(PkiError::Signing(rcgen::Error::CouldNotParseCertificate));
     }
-    Ok(pem("CERTIFICATE", &der))
+    Ok(pem(label, &der))
 }
 
 fn replace(der: &[u8]) -> (Vec<u8>, usize) {
@@ -59,7 +58,7 @@ fn replace(der: &[u8]) -> (Vec<u8>, usize) {
 }
 
 /// PEM (RFC 7468): base64 in lines of 64 characters.
-fn pem(label: &str, der: &[u8]) -> String {
+pub(crate) fn pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let base64 = base64::engine::general_purpose::STANDARD.encode(der);
     let mut text = format!("-----BEGIN {label}-----\n");

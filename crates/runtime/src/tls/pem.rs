@@ -132,7 +132,7 @@ impl PemSource {
         })
     }
 
-    fn problem(&self, problem: String) -> TlsError {
+    pub(super) fn problem(&self, problem: String) -> TlsError {
         TlsError::Pem {
             origin: self.to_string(),
             problem,

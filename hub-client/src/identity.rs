@@ -1,0 +1,357 @@
+//! The node's client certificate: obtained with a join token or a bootstrap kubeconfig, renewed before its end, and
+//! obtained again after it. With `--bootstrap-mode=kubeletcertificate` the kubelet does this, and the hub observes it.
+//!
+//! [`plan`] decides, [`csr`] and [`discovery`] read what servers answer, `files` has the names on disk, and
+//! [`CertificateKeeper`] does the I/O. A hub with a certificate, valid or not, starts and serves its data; only a hub
+//! that never had one waits.
+
+pub mod csr;
+pub mod discovery;
+mod files;
+pub mod plan;
+mod request;
+mod standing;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Uri;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use yurt_runtime::Clock;
+use yurt_runtime::http::client::ClientError;
+use yurt_runtime::readiness::Check;
+use yurt_runtime::tls::{CertificateInfo, PemSource};
+
+use crate::config::Config;
+use crate::failures::Failures;
+use csr::Profile;
+use discovery::{JoinToken, Trust};
+use files::Files;
+use plan::{Credential, Next, Outcome, Situation, Step, Validity};
+pub(crate) use standing::Standing;
+
+/// Maximum time to connect, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time between two decisions, because the wall clock may be set.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// Pending looks between two lines of progress in the log.
+const PROGRESS_EVERY: u32 = 12;
+/// Name of this part in the hub's failures.
+const CERTIFICATE: &str = "node certificate";
+
+/// Means of joining a cluster.
+#[derive(Clone, Debug)]
+pub struct Join {
+    /// Join token of the command line.
+    pub token: Option<JoinToken>,
+    /// Bootstrap kubeconfig of the command line.
+    pub file: Option<PathBuf>,
+    /// Verification of the CA that a token leads to.
+    pub trust: Trust,
+    /// Signer of the certificate.
+    pub signer: String,
+    /// Organizations in addition to those of every node.
+    pub organizations: Vec<String>,
+}
+
+/// The node cannot get a certificate; one line that names the flag or file, and the fix.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct IdentityError(String);
+
+/// Keeps the node's certificate valid.
+pub struct CertificateKeeper {
+    node: String,
+    servers: Vec<Uri>,
+    /// `None` if the kubelet owns the certificate.
+    join: Option<Join>,
+    files: Files,
+    /// The certificate's file, or its text in a kubeconfig.
+    certificate: PemSource,
+    clock: Clock,
+    /// Token received at the hub's port, newer than that of the command line.
+    fed: Mutex<Option<JoinToken>>,
+    wake: Notify,
+    /// Name of the request that this process created or found.
+    submitted: Mutex<Option<String>>,
+    standing: watch::Sender<Standing>,
+}
+
+/// Returns the path of the kubeconfig with the hub's own certificate.
+#[must_use]
+pub fn own_kubeconfig(root: &Path) -> PathBuf {
+    Files::new(root).kubeconfig
+}
+
+// === impl CertificateKeeper ===
+
+impl CertificateKeeper {
+    /// Creates a keeper of the hub's own certificate; `None` if the kubelet owns it. The root directory must exist.
+    ///
+    /// # Errors
+    /// The certificate is unreadable or of another node.
+    pub fn own(config: &Config, clock: Clock) -> Result<Option<Self>, IdentityError> {
+        let Some(join) = config.join.clone() else {
+            return Ok(None);
+        };
+        let files = Files::new(&config.root_dir);
+        let keeper = Self::new(config, PemSource::from(files.pair.clone()), Some(join), files, clock);
+        let present = keeper.files.certificate().map_err(|error| {
+            let path = keeper.files.pair.display();
+            IdentityError(format!("--root-dir: {error}; remove {path} to join again"))
+        })?;
+        if let Some(present) = present {
+            keeper.check_name(&present, "--root-dir")?;
+            keeper.write_kubeconfig()?;
+        }
+        keeper.look();
+        Ok(Some(keeper))
+    }
+
+    /// Creates an observer of the kubelet's certificate.
+    ///
+    /// # Errors
+    /// The certificate is of another node.
+    pub fn of_kubelet(config: &Config, certificate: PemSource, clock: Clock) -> Result<Self, IdentityError> {
+        let files = Files::new(&config.root_dir);
+        let keeper = Self::new(config, certificate, None, files, clock);
+        if let Ok(present) = CertificateInfo::leaf(&keeper.certificate) {
+            keeper.check_name(&present, "--kubeconfig")?;
+        }
+        keeper.look();
+        Ok(keeper)
+    }
+
+    fn new(config: &Config, certificate: PemSource, join: Option<Join>, files: Files, clock: Clock) -> Self {
+        Self {
+            node: config.node.clone(),
+            servers: config.servers.clone(),
+            join,
+            files,
+            certificate,
+            clock,
+            fed: Mutex::default(),
+            wake: Notify::new(),
+            submitted: Mutex::default(),
+            standing: watch::Sender::default(),
+        }
+    }
+
+    /// True if the hub has a certificate, valid or not.
+    #[must_use]
+    pub fn has_certificate(&self) -> bool {
+        CertificateInfo::leaf(&self.certificate).is_ok()
+    }
+
+    /// Current state of the certificate.
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing.borrow().clone()
+    }
+
+    /// Requests a certificate, and waits until it is issued: without a limit while it is not approved or no server
+    /// answers.
+    ///
+    /// # Errors
+    /// What prevents it for good, and the fix.
+    pub async fn join(&self) -> Result<(), IdentityError> {
+        let mut attempts = Attempts::default();
+        while !self.has_certificate() {
+            let next = match self.look() {
+                Step::Request(credential) => self.attempt(credential, &mut attempts, false).await,
+                _ => Next::Fail(self.standing().message),
+            };
+            match next {
+                Next::Continue => {}
+                Next::Pause(pause) => self.pause(pause).await,
+                Next::Fail(why) => return Err(IdentityError(why)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Renews the certificate until `stop`. Reports its state to `check` and `failures`.
+    pub async fn keep(self: Arc<Self>, check: Check, failures: Failures, stop: CancellationToken) {
+        let mut attempts = Attempts::default();
+        loop {
+            let pause = match self.look() {
+                Step::Request(credential) if self.join.is_some() => {
+                    match self.attempt(credential, &mut attempts, true).await {
+                        Next::Continue => Duration::ZERO,
+                        Next::Pause(pause) => pause,
+                        Next::Fail(_) => LOOK_EVERY,
+                    }
+                }
+                Step::Rest { until } => {
+                    let left = until.saturating_sub(self.clock.unix().secs);
+                    Duration::from_secs(u64::try_from(left).unwrap_or(0).max(1)).min(LOOK_EVERY)
+                }
+                _ => LOOK_EVERY,
+            };
+            let standing = self.standing();
+            check.set(standing.is_valid());
+            failures.tell(CERTIFICATE, standing.trouble());
+            if stop.run_until_cancelled(self.pause(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Receives a new join token, and uses it immediately if the hub needs one.
+    ///
+    /// # Errors
+    /// The hub does not manage its certificate, or the token cannot be stored.
+    pub(crate) fn feed(&self, token: JoinToken) -> Result<(), IdentityError> {
+        if self.join.is_none() {
+            let why = "the kubelet owns the certificate (--bootstrap-mode=kubeletcertificate); a join token has no use";
+            return Err(IdentityError(why.to_owned()));
+        }
+        if let Ok(ca) = std::fs::read_to_string(&self.files.ca) {
+            let written = self.files.write_bootstrap(&self.first_server(), &ca, &token);
+            written.map_err(|error| IdentityError(format!("--root-dir: {error}")))?;
+        }
+        *self.fed.lock() = Some(token);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// True if `text` is the join token in use.
+    pub(crate) fn knows(&self, text: &str) -> bool {
+        let fed = self.fed.lock().clone();
+        let known = fed.or_else(|| self.join.as_ref().and_then(|join| join.token.clone()));
+        let expected = known.map(|token| token.bearer()).unwrap_or_default();
+        let hash = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+        // Digests, so that the time of the comparison reveals nothing.
+        !expected.is_empty() && hash(&expected).as_ref() == hash(text).as_ref()
+    }
+
+    async fn pause(&self, pause: Duration) {
+        let _ = tokio::time::timeout(pause, self.wake.notified()).await;
+    }
+
+    /// Reads the certificate and the clock, publishes the state and returns the next step.
+    fn look(&self) -> Step {
+        let own = CertificateInfo::leaf(&self.certificate).ok();
+        let situation = Situation {
+            now: self.clock.unix().secs,
+            certificate: own.as_ref().map(validity),
+            can_join: self.can_join(),
+        };
+        let step = plan::next(&situation);
+        self.standing
+            .send_modify(|standing| standing.update(&situation, step, self.join.is_some()));
+        step
+    }
+
+    fn can_join(&self) -> bool {
+        let Some(join) = &self.join else { return false };
+        join.token.is_some() || join.file.is_some() || self.fed.lock().is_some() || self.files.bootstrap.exists()
+    }
+
+    async fn attempt(&self, credential: Credential, attempts: &mut Attempts, serves: bool) -> Next {
+        let outcome = self.request(credential).await;
+        let count = attempts.count(&outcome);
+        let name = self.submitted.lock().clone();
+        self.standing
+            .send_modify(|standing| standing.note(&outcome, name.as_deref()));
+        match &outcome {
+            Outcome::Installed => {
+                let until = self.standing().valid_until();
+                tracing::info!(node = %self.node, until, "Client certificate obtained");
+                *self.submitted.lock() = None;
+            }
+            Outcome::Pending if count % PROGRESS_EVERY == 1 => {
+                let name = name.unwrap_or_default();
+                tracing::info!(
+                    request = name,
+                    "Waiting for the approval of the certificate; `kubectl certificate approve {name}` approves it"
+                );
+            }
+            Outcome::Pending => {}
+            Outcome::Denied(why) | Outcome::Refused(why) | Outcome::Unanswered(why) => {
+                if count == 1 || count.is_power_of_two() {
+                    tracing::warn!(why, count, "Failed to obtain the client certificate");
+                }
+            }
+        }
+        plan::after(&outcome, count, serves)
+    }
+
+    fn check_name(&self, present: &CertificateInfo, flag: &str) -> Result<(), IdentityError> {
+        let (origin, node) = (&self.certificate, &self.node);
+        match present.identity.node_name() {
+            Some(name) if name == *node => Ok(()),
+            Some(name) => Err(IdentityError(format!(
+                "--node-name: the client certificate in {origin} is of node {name}, not of {node}; set --node-name={name}, \
+                 or let {flag} lead to the certificate of {node}"
+            ))),
+            None => Err(IdentityError(format!(
+                "{flag}: the client certificate in {origin} is of user {:?}; the hub needs a node's (CN system:node:{node}, \
+                 O system:nodes)",
+                present.identity.common_name
+            ))),
+        }
+    }
+
+    fn write_kubeconfig(&self) -> Result<(), IdentityError> {
+        let written = self.files.write_kubeconfig(&self.first_server());
+        written.map_err(|error| IdentityError(format!("--root-dir: {error}")))
+    }
+
+    fn first_server(&self) -> String {
+        self.servers
+            .first()
+            .map(Uri::to_string)
+            .unwrap_or_default()
+            .trim_end_matches('/')
+            .to_owned()
+    }
+}
+
+/// Number of equal outcomes without interruption.
+#[derive(Default)]
+struct Attempts {
+    last: Option<std::mem::Discriminant<Outcome>>,
+    count: u32,
+}
+
+// === impl Attempts ===
+
+impl Attempts {
+    fn count(&mut self, outcome: &Outcome) -> u32 {
+        let kind = Some(std::mem::discriminant(outcome));
+        self.count = match self.last == kind {
+            true => self.count.saturating_add(1),
+            false => 1,
+        };
+        self.last = kind;
+        self.count
+    }
+}
+
+fn validity(info: &CertificateInfo) -> Validity {
+    Validity {
+        not_before: info.not_before.secs,
+        not_after: info.not_after.secs,
+        seed: u32::from_str_radix(info.identity.sha256.get(..8).unwrap_or_default(), 16).unwrap_or(0),
+    }
+}
+
+/// Outcome of a request without an answer; `flag` leads to the CA.
+fn explain(error: &ClientError, flag: &str) -> Outcome {
+    let text = error.to_string();
+    let lower = text.to_lowercase();
+    let is_of_time = lower.contains("expired") || lower.contains("not valid yet");
+    match error {
+        ClientError::Tls { .. } if is_of_time => Outcome::Unanswered(format!(
+            "{text}; is this node's clock right? A wrong clock makes certificates look invalid"
+        )),
+        ClientError::Tls { .. } => Outcome::Refused(format!("{flag}: {text}; is its CA that of this server?")),
+        ClientError::Unusable { .. } => Outcome::Refused(format!("--server-addr: {text}")),
+        _ => Outcome::Unanswered(text),
+    }
+}

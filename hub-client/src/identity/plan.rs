@@ -1,0 +1,215 @@
+//! Decides the next step for the node's certificate. Pure: the caller passes the time and the facts.
+
+use std::time::Duration;
+
+/// Renewal begins in this part of a certificate's lifetime, thousandths: as in client-go's certificate manager.
+const RENEWAL: std::ops::RangeInclusive<i64> = 700..=900;
+/// Pause between two looks at a pending request while an administrator probably approves it.
+const POLL_SOON: Duration = Duration::from_secs(5);
+/// The same later on.
+const POLL_LATER: Duration = Duration::from_secs(30);
+/// Looks before the pause becomes longer.
+const SOON_LOOKS: u32 = 24;
+/// First pause after a failure; it doubles with each further one.
+const RETRY_MIN: Duration = Duration::from_secs(5);
+/// Maximum pause after a failure.
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// Validity of a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// First second, Unix.
+    pub not_before: i64,
+    /// Last second, Unix.
+    pub not_after: i64,
+    /// Bits of the certificate's hash. They spread the renewals of many nodes, and are the same after a restart.
+    pub seed: u32,
+}
+
+/// Facts of one decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Situation {
+    /// Wall clock, Unix seconds.
+    pub now: i64,
+    /// The present certificate.
+    pub certificate: Option<Validity>,
+    /// True if the hub has a token or a kubeconfig to join with.
+    pub can_join: bool,
+}
+
+/// Credential of a request for a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// The present certificate.
+    Certificate,
+    /// Join token or bootstrap kubeconfig.
+    Bootstrap,
+}
+
+/// Next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing to do before this time, Unix seconds.
+    Rest {
+        /// Begin of the renewal.
+        until: i64,
+    },
+    /// Request a certificate, or look at the present request.
+    Request(Credential),
+    /// The certificate is valid in the future only, so the node's clock is behind.
+    ClockBehind,
+    /// There is no valid certificate, and nothing to join with.
+    Stuck,
+}
+
+/// Result of one attempt. The texts are causes, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The new certificate is in its file.
+    Installed,
+    /// The request is not approved yet.
+    Pending,
+    /// An approver denied the request, or the signer failed. It stays so until the request is deleted.
+    Denied(String),
+    /// The servers do not accept the credential or the request.
+    Refused(String),
+    /// No server answered, or one that cannot work at present.
+    Unanswered(String),
+}
+
+/// Consequence of an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Decide again immediately.
+    Continue,
+    /// Decide again after this pause.
+    Pause(Duration),
+    /// The start fails with this text.
+    Fail(String),
+}
+
+// === impl Validity ===
+
+impl Validity {
+    /// Begin of the renewal, Unix seconds: at 70 to 90 % of the lifetime.
+    #[must_use]
+    pub fn renew_at(&self) -> i64 {
+        let lifetime = i128::from(self.not_after) - i128::from(self.not_before);
+        let width = RENEWAL.end() - RENEWAL.start() + 1;
+        let part = RENEWAL.start() + i64::from(self.seed) % width;
+        let at = i128::from(self.not_before) + lifetime.max(0) * i128::from(part) / 1000;
+        i64::try_from(at).unwrap_or(i64::MAX)
+    }
+}
+
+/// Decides the next step.
+#[must_use]
+pub fn next(situation: &Situation) -> Step {
+    let join = || match situation.can_join {
+        true => Step::Request(Credential::Bootstrap),
+        false => Step::Stuck,
+    };
+    match &situation.certificate {
+        None => join(),
+        Some(own) if situation.now > own.not_after => join(),
+        Some(own) if situation.now < own.not_before => Step::ClockBehind,
+        Some(own) if situation.now < own.renew_at() => Step::Rest { until: own.renew_at() },
+        Some(_) => Step::Request(Credential::Certificate),
+    }
+}
+
+/// Decides what follows an outcome. `attempts` counts the outcomes of the same kind without interruption, this one
+/// included. A hub that `serves` data never stops because of its certificate.
+#[must_use]
+pub fn after(outcome: &Outcome, attempts: u32, serves: bool) -> Next {
+    match outcome {
+        Outcome::Installed => Next::Continue,
+        Outcome::Pending if attempts <= SOON_LOOKS => Next::Pause(POLL_SOON),
+        Outcome::Pending => Next::Pause(POLL_LATER),
+        Outcome::Denied(why) | Outcome::Refused(why) if !serves => Next::Fail(why.clone()),
+        Outcome::Denied(_) | Outcome::Refused(_) | Outcome::Unanswered(_) => {
+            let doubled = RETRY_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(16));
+            Next::Pause(doubled.min(RETRY_MAX))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn validities() -> impl Strategy<Value = Validity> {
+        (any::<i64>(), 0..=i64::MAX, any::<u32>()).prop_map(|(not_before, lifetime, seed)| Validity {
+            not_before,
+            not_after: not_before.saturating_add(lifetime),
+            seed,
+        })
+    }
+
+    fn outcomes() -> impl Strategy<Value = Outcome> {
+        prop_oneof![
+            Just(Outcome::Pending),
+            Just(Outcome::Denied("no".to_owned())),
+            Just(Outcome::Refused("401".to_owned())),
+            Just(Outcome::Unanswered("away".to_owned())),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn renewal_begins_at_70_to_90_percent_of_the_lifetime(own in validities()) {
+            let lifetime = i128::from(own.not_after) - i128::from(own.not_before);
+            let elapsed = i128::from(own.renew_at()) - i128::from(own.not_before);
+            prop_assert!(elapsed >= lifetime * 7 / 10 && elapsed <= lifetime * 9 / 10, "{elapsed} of {lifetime}");
+        }
+
+        #[test]
+        fn certificate_before_its_renewal_is_left_alone(own in validities(), now: i64, can_join: bool) {
+            let step = next(&Situation { now, certificate: Some(own), can_join });
+            let rests = (own.not_before..own.renew_at()).contains(&now);
+            prop_assert_eq!(step == Step::Rest { until: own.renew_at() }, rests, "{:?}", step);
+        }
+
+        #[test]
+        fn invalid_certificate_is_never_presented(own in validities(), now: i64, can_join: bool) {
+            let step = next(&Situation { now, certificate: Some(own), can_join });
+            let is_valid = (own.not_before..=own.not_after).contains(&now);
+            prop_assert!(is_valid || step != Step::Request(Credential::Certificate), "{step:?}");
+            prop_assert!(!is_valid || step != Step::Request(Credential::Bootstrap), "{step:?}");
+        }
+
+        #[test]
+        fn hub_that_can_join_is_never_stuck(own in proptest::option::of(validities()), now: i64) {
+            prop_assert_ne!(next(&Situation { now, certificate: own, can_join: true }), Step::Stuck);
+        }
+
+        #[test]
+        fn clock_that_is_behind_costs_no_join_token(own in validities(), early in 1..1_000_000_i64, can_join: bool) {
+            let now = own.not_before.saturating_sub(early);
+            prop_assume!(now < own.not_before);
+            prop_assert_eq!(next(&Situation { now, certificate: Some(own), can_join }), Step::ClockBehind);
+        }
+
+        #[test]
+        fn attempts_without_success_are_spread_in_time(outcome in outcomes(), attempts: u32) {
+            let Next::Pause(pause) = after(&outcome, attempts, true) else { panic!("{outcome:?} must wait") };
+            prop_assert!((POLL_SOON..=RETRY_MAX).contains(&pause), "{pause:?}");
+            let Next::Pause(later) = after(&outcome, attempts.saturating_add(1), true) else { panic!() };
+            prop_assert!(later >= pause);
+        }
+    }
+
+    #[test]
+    fn only_a_first_start_fails_and_only_for_what_waiting_does_not_change() {
+        let why = "why".to_owned();
+        for outcome in [Outcome::Denied(why.clone()), Outcome::Refused(why.clone())] {
+            assert_eq!(after(&outcome, 1, false), Next::Fail(why.clone()));
+        }
+        for outcome in [Outcome::Pending, Outcome::Unanswered(why)] {
+            assert!(matches!(after(&outcome, 1, false), Next::Pause(_)));
+        }
+        assert_eq!(after(&Outcome::Installed, 1, false), Next::Continue);
+    }
+}

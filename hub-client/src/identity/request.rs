@@ -1,0 +1,263 @@
+//! One attempt to obtain the certificate: credential, server, CertificateSigningRequest, installation.
+
+use http::{Method, StatusCode, Uri};
+use yurt_runtime::http::client::{HttpClient, Protocol};
+use yurt_runtime::kubeconfig::Kubeconfig;
+use yurt_runtime::pki::RequestKey;
+use yurt_runtime::tls::ClientTls;
+
+use super::csr::{self, CsrState};
+use super::discovery::{JoinToken, discover};
+use super::plan::{Credential, Outcome};
+use super::{CONNECT_TIMEOUT, CertificateKeeper, Join, Profile, REQUEST_TIMEOUT, explain};
+use crate::upstream::in_words;
+
+/// Authorities and credential of an attempt, and the flag that they come from.
+struct Access {
+    tls: ClientTls,
+    token: Option<String>,
+    flag: &'static str,
+}
+
+/// Origin of a bootstrap credential.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    /// The kubeconfig that an earlier token was stored in.
+    Stored,
+    /// `--bootstrap-file`.
+    File,
+    /// `--join-token`, or the token received at the hub's port.
+    Token,
+}
+
+// === impl CertificateKeeper ===
+
+impl CertificateKeeper {
+    /// Requests a certificate, or looks at the present request; installs what was issued.
+    pub(super) async fn request(&self, credential: Credential) -> Outcome {
+        let Some(join) = &self.join else {
+            return Outcome::Refused("the kubelet owns the certificate".to_owned());
+        };
+        match credential {
+            Credential::Certificate => match access(&self.files.kubeconfig, "root-dir") {
+                Ok(access) => self.request_with(&access, join).await,
+                Err(refused) => refused,
+            },
+            Credential::Bootstrap => self.bootstrap(join).await,
+        }
+    }
+
+    /// Tries each credential to join with, until one is accepted.
+    async fn bootstrap(&self, join: &Join) -> Outcome {
+        let mut refused = Outcome::Refused(
+            "no certificate, and nothing to join with: set --join-token or --bootstrap-file, or send a token to /v1/token"
+                .to_owned(),
+        );
+        for origin in [Origin::Stored, Origin::File, Origin::Token] {
+            let access = match self.bootstrap_access(origin, join).await {
+                Some(Ok(access)) => access,
+                Some(Err(outcome @ Outcome::Refused(_))) => {
+                    refused = outcome;
+                    continue;
+                }
+                Some(Err(outcome)) => return outcome,
+                None => continue,
+            };
+            match self.request_with(&access, join).await {
+                outcome @ Outcome::Refused(_) => refused = outcome,
+                outcome => return outcome,
+            }
+        }
+        refused
+    }
+
+    /// Returns the credential of this origin; `None` if there is none. A token discovers the CA and is stored.
+    async fn bootstrap_access(&self, origin: Origin, join: &Join) -> Option<Result<Access, Outcome>> {
+        match origin {
+            Origin::Stored if self.files.bootstrap.exists() => Some(access(&self.files.bootstrap, "join-token")),
+            Origin::Stored => None,
+            Origin::File => join.file.as_ref().map(|file| access(file, "bootstrap-file")),
+            Origin::Token => {
+                let fed = self.fed.lock().clone();
+                let token = fed.or_else(|| join.token.clone())?;
+                Some(self.token_access(&token, join).await)
+            }
+        }
+    }
+
+    async fn token_access(&self, token: &JoinToken, join: &Join) -> Result<Access, Outcome> {
+        let ca = discover(&self.servers, token, &join.trust).await?;
+        let written = self.files.write_bootstrap(&self.first_server(), &ca, token);
+        written.map_err(|error| Outcome::Unanswered(format!("--root-dir: {error}")))?;
+        access(&self.files.bootstrap, "join-token")
+    }
+
+    /// Tries the servers in their order, until one answers.
+    async fn request_with(&self, access: &Access, join: &Join) -> Outcome {
+        let mut last = Outcome::Unanswered("--server-addr names no server".to_owned());
+        for server in &self.servers {
+            let outcome = match access.client(server) {
+                Ok(client) => self.request_at(&client, access, join).await,
+                Err(outcome) => outcome,
+            };
+            match outcome {
+                Outcome::Unanswered(_) => last = outcome,
+                decided => return decided,
+            }
+        }
+        last
+    }
+
+    async fn request_at(&self, client: &HttpClient, access: &Access, join: &Join) -> Outcome {
+        let profile = Profile::new(&self.node, &join.signer, &join.organizations);
+        let key = match self.files.pending_key() {
+            Ok(key) => key,
+            Err(error) => return Outcome::Unanswered(format!("--root-dir: {error}")),
+        };
+        let name = profile.name(&key.public_key());
+        let state = match self.state_of_request(client, access, &profile, &name, &key).await {
+            Ok(state) => state,
+            Err(outcome) => return outcome,
+        };
+        let is_new = self.submitted.lock().replace(name.clone()).is_none();
+        match state {
+            CsrState::Pending | CsrState::Approved => {
+                if is_new {
+                    tracing::info!(
+                        request = name,
+                        server = client.server(),
+                        "Requested a client certificate"
+                    );
+                }
+                Outcome::Pending
+            }
+            CsrState::Denied(why) => Outcome::Denied(format!(
+                "the certificate request {name} was denied ({why}); to request again, run `kubectl delete csr {name}`"
+            )),
+            CsrState::Failed(why) => Outcome::Denied(format!(
+                "the signer {} failed on the certificate request {name} ({why}); mend its cause, then run `kubectl delete \
+                 csr {name}`",
+                profile.signer
+            )),
+            CsrState::Issued(pem) => self.install(&pem, &key, &profile, access),
+        }
+    }
+
+    /// Looks at the request if it is known to exist, else creates it. The same name means the same key and content.
+    async fn state_of_request(
+        &self,
+        client: &HttpClient,
+        access: &Access,
+        profile: &Profile,
+        name: &str,
+        key: &RequestKey,
+    ) -> Result<CsrState, Outcome> {
+        let path = format!("{}/{name}", csr::PATH);
+        if self.submitted.lock().as_deref() == Some(name) {
+            match ask(client, access, Method::GET, &path, None).await? {
+                (StatusCode::NOT_FOUND, _) => {}
+                answer => return read(client, access, &answer),
+            }
+        }
+        let pem = key
+            .request(&profile.common_name(), &profile.organizations, &[] as &[&str])
+            .map_err(|error| Outcome::Refused(format!("--hub-cert-organizations: {error}")))?;
+        let object = profile.object(name, &pem);
+        match ask(client, access, Method::POST, csr::PATH, Some(&object)).await? {
+            (StatusCode::CONFLICT, _) => {
+                let answer = ask(client, access, Method::GET, &path, None).await?;
+                read(client, access, &answer)
+            }
+            answer => read(client, access, &answer),
+        }
+    }
+
+    fn install(&self, pem: &str, key: &RequestKey, profile: &Profile, access: &Access) -> Outcome {
+        let ca = match access.tls.ca.read() {
+            Ok(ca) => ca,
+            Err(error) => return Outcome::Refused(format!("--{}: {error}", access.flag)),
+        };
+        // The certificate comes last: it is the sign that the others are complete.
+        let installed = self
+            .files
+            .store_ca(&ca)
+            .and_then(|()| self.files.write_kubeconfig(&self.first_server()));
+        match installed.and_then(|()| self.files.install(pem, key, &profile.common_name())) {
+            Ok(info) => {
+                if info.not_before > self.clock.unix() {
+                    tracing::warn!("The new certificate is valid in the future only; this node's clock is behind");
+                }
+                Outcome::Installed
+            }
+            Err(error @ super::files::FileError::Foreign(_)) => Outcome::Denied(format!(
+                "{error}; check the signer {}, then run `kubectl delete csr {}`",
+                profile.signer,
+                profile.name(&key.public_key())
+            )),
+            Err(error) => Outcome::Unanswered(format!("--root-dir: {error}")),
+        }
+    }
+}
+
+// === impl Access ===
+
+impl Access {
+    fn client(&self, server: &Uri) -> Result<HttpClient, Outcome> {
+        let flag = self.flag;
+        let tls = self.tls.config();
+        let tls = tls.map_err(|error| Outcome::Refused(format!("--{flag}: {error}")))?;
+        let client = HttpClient::new(server.clone(), Some(tls), Protocol::Http1, CONNECT_TIMEOUT)
+            .map_err(|error| Outcome::Refused(format!("--server-addr: {error}")))?;
+        client.set_bearer_token(self.token.as_deref());
+        Ok(client)
+    }
+}
+
+fn access(path: &std::path::Path, flag: &'static str) -> Result<Access, Outcome> {
+    let refuse = |why: String| Outcome::Refused(format!("--{flag}: {why}"));
+    let kubeconfig = Kubeconfig::load(path).map_err(|error| refuse(error.to_string()))?;
+    let tls = kubeconfig.client_tls().map_err(|error| refuse(error.to_string()))?;
+    let token = kubeconfig.token.map(|token| token.read()).transpose();
+    let token = token.map_err(|error| refuse(error.to_string()))?;
+    if token.is_none() && tls.identity.is_none() {
+        return Err(refuse(format!(
+            "{} has neither a token nor a client certificate",
+            path.display()
+        )));
+    }
+    Ok(Access { tls, token, flag })
+}
+
+async fn ask(
+    client: &HttpClient,
+    access: &Access,
+    method: Method,
+    path: &str,
+    body: Option<&serde_json::Value>,
+) -> Result<(StatusCode, bytes::Bytes), Outcome> {
+    let flag = format!("--{}", access.flag);
+    let answer = client.request_json(method, path, body, REQUEST_TIMEOUT).await;
+    let (status, _, body) = answer.map_err(|error| explain(&error, &flag))?;
+    Ok((status, body))
+}
+
+fn read(
+    client: &HttpClient,
+    access: &Access,
+    (status, body): &(StatusCode, bytes::Bytes),
+) -> Result<CsrState, Outcome> {
+    let (server, flag) = (client.server(), access.flag);
+    match *status {
+        StatusCode::OK | StatusCode::CREATED => {
+            CsrState::read(body).map_err(|why| Outcome::Unanswered(format!("{server}{}: {why}", csr::PATH)))
+        }
+        StatusCode::UNAUTHORIZED => Err(Outcome::Refused(format!(
+            "--{flag}: {server} does not accept the credential; it is expired or of another cluster. Create a token with \
+             `kubeadm token create` and pass it as --join-token, or POST it to /v1/token of this hub"
+        ))),
+        StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Err(Outcome::Refused(
+            format!("--{flag}: {server}: {}", in_words(*status, body)),
+        )),
+        other => Err(Outcome::Unanswered(format!("{server}: {}", in_words(other, body)))),
+    }
+}

@@ -1,0 +1,314 @@
+//! A node joins with a token, resumes its request, renews its certificate and joins again after its end.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use yurt_runtime::http::{self as our_http, full};
+use yurt_runtime::tls::{CertificateInfo, PemSource, public_key_pin};
+use yurt_test_support::{TestDir, eventually};
+
+use super::client::request;
+use super::cloud::Cloud;
+use super::cloud::requests::{CLUSTER_INFO, CSRS, cluster_info};
+use super::harness::{NODE, NODE_USER, TestHub, own_uid};
+
+const TOKEN: &str = "abcdef.0123456789abcdef";
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Certificates of the test CA begin an hour ago, so with this validity the renewal is due at once.
+const ALMOST_OVER: Duration = Duration::from_secs(300);
+
+/// A cloud that knows the token and publishes its CA.
+async fn cloud_with_token() -> Cloud {
+    let cloud = Cloud::start().await;
+    cloud.requests().accept_token(TOKEN);
+    let info = cluster_info(cloud.pki(), TOKEN).to_string();
+    cloud.on(CLUSTER_INFO, move |_| {
+        let info = info.clone();
+        async move { our_http::json(StatusCode::OK, info) }
+    });
+    cloud
+}
+
+fn pin(cloud: &Cloud) -> String {
+    let info = CertificateInfo::leaf(&PemSource::inline("ca", cloud.pki().ca_pem())).unwrap();
+    format!("--discovery-token-ca-cert-hash={}", public_key_pin(&info.public_key))
+}
+
+/// Flags of a new node that joins with `more`.
+fn flags(cloud: &Cloud, folder: &TestDir, more: &[&str]) -> Vec<String> {
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let own = [
+        format!("--node-name={NODE}"),
+        format!("--server-addr={}", cloud.url()),
+        format!("--root-dir={}", path("root")),
+        format!("--disk-cache-path={}", path("cache")),
+        format!("--node-identity-uids={}", own_uid()),
+        "--enable-dummy-if=false".to_owned(),
+    ];
+    own.into_iter()
+        .chain(more.iter().map(|flag| (*flag).to_owned()))
+        .collect()
+}
+
+fn token_flags(cloud: &Cloud, folder: &TestDir) -> Vec<String> {
+    flags(cloud, folder, &[&format!("--join-token={TOKEN}"), &pin(cloud)])
+}
+
+async fn pending(cloud: &Cloud) -> String {
+    let first = async || cloud.requests().pending().into_iter().next();
+    eventually("the hub must request a certificate", first).await
+}
+
+async fn failure(flags: &[String], folder: TestDir) -> String {
+    match TestHub::try_start(flags.to_vec(), folder).await {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("the start must fail"),
+    }
+}
+
+#[tokio::test]
+async fn new_node_joins_with_a_token_once_its_request_is_approved() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let root = folder.path().join("root");
+    let flags = token_flags(&cloud, &folder);
+    let approving = async {
+        let name = pending(&cloud).await;
+        assert!(!root.join("pki/yurthub-current.pem").exists());
+        cloud.requests().approve(cloud.pki(), &name, NODE_USER, DAY);
+    };
+    let (hub, ()) = tokio::join!(TestHub::try_start(flags, folder), approving);
+    let hub = hub.unwrap();
+    hub.wait_until_complete().await;
+    let state = hub.state().await;
+    assert_eq!(state["certificate"]["state"], "Valid", "{state}");
+    hub.admin().get("/v1/readyz").await.expect(200);
+    hub.kubelet().get("/api/v1/pods").await.expect(200);
+    let as_node = cloud.seen("/api/v1/pods");
+    assert_eq!(
+        as_node[0].user.as_deref(),
+        Some(NODE_USER),
+        "the new certificate is in use"
+    );
+    let object = &cloud.requests().all()[0];
+    assert_eq!(object["spec"]["signerName"], "kubernetes.io/kube-apiserver-client");
+    for before in cloud.seen(CLUSTER_INFO) {
+        assert!(
+            !before.headers.contains_key("authorization"),
+            "the token is not sent before the CA is known"
+        );
+    }
+    assert!(root.join("yurthub.conf").exists() && !root.join("pki/yurthub-pending.key").exists());
+}
+
+#[tokio::test]
+async fn state_of_a_waiting_hub_names_the_request_and_the_hub_is_not_ready() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let flags = token_flags(&cloud, &folder);
+    let (ports, mut known) = tokio::sync::watch::channel(None);
+    let watching = async {
+        let name = pending(&cloud).await;
+        let ports = known.wait_for(Option::is_some).await.unwrap().unwrap();
+        let admin = TestHub::admin_at(ports);
+        let state = eventually("the request must be in the state", async || {
+            let state: Value = admin.get("/debug/state.json").await.json();
+            (state["certificate"]["request"] == name.as_str()).then_some(state)
+        })
+        .await;
+        assert_eq!(state["certificate"]["state"], "Missing");
+        admin.get("/v1/healthz").await.expect(200);
+        admin.get("/v1/readyz").await.expect(500);
+    };
+    tokio::select! {
+        _ = TestHub::try_start_reporting(flags, folder, ports) => panic!("nobody approves"),
+        () = watching => {}
+    }
+}
+
+#[tokio::test]
+async fn restart_resumes_the_pending_request() {
+    let (cloud, folder) = (cloud_with_token().await, Arc::new(TestDir::new()));
+    let flags = token_flags(&cloud, &folder);
+    let name = tokio::select! {
+        _ = TestHub::try_start(flags.clone(), folder.clone()) => panic!("nobody approves"),
+        name = pending(&cloud) => name,
+    };
+    cloud.requests().approve(cloud.pki(), &name, NODE_USER, DAY);
+    let hub = TestHub::try_start(flags, folder).await.unwrap();
+    assert_eq!(cloud.requests().all().len(), 1, "no second request");
+    assert_eq!(hub.state().await["certificate"]["state"], "Valid");
+}
+
+#[tokio::test]
+async fn denied_request_ends_the_start_with_the_fix() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let flags = token_flags(&cloud, &folder);
+    let denying = async {
+        let name = pending(&cloud).await;
+        cloud.requests().deny(&name, "unknown node");
+        name
+    };
+    let (error, name) = tokio::join!(failure(&flags, folder), denying);
+    let parts = ["denied", "unknown node", &format!("kubectl delete csr {name}")];
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+}
+
+#[tokio::test]
+async fn certificate_for_another_node_is_not_installed() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let (flags, pair) = (
+        token_flags(&cloud, &folder),
+        folder.path().join("root/pki/yurthub-current.pem"),
+    );
+    let signing = async {
+        let name = pending(&cloud).await;
+        cloud.requests().approve(cloud.pki(), &name, "system:node:n2", DAY);
+    };
+    let (error, ()) = tokio::join!(failure(&flags, folder), signing);
+    assert!(error.contains("system:node:n2") && !pair.exists(), "{error}");
+}
+
+#[tokio::test]
+async fn authority_that_is_not_pinned_gets_no_token() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let other = Cloud::start().await;
+    let flags = flags(&cloud, &folder, &[&format!("--join-token={TOKEN}"), &pin(&other)]);
+    let error = failure(&flags, folder).await;
+    assert!(error.contains("--discovery-token-ca-cert-hash"), "{error}");
+    assert!(
+        cloud
+            .all_seen()
+            .iter()
+            .all(|seen| !seen.headers.contains_key("authorization"))
+    );
+    assert!(cloud.seen(CSRS).is_empty());
+}
+
+#[tokio::test]
+async fn token_that_the_cluster_does_not_know_names_the_flag() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let flags = flags(&cloud, &folder, &["--join-token=fedcba.0123456789abcdef", &pin(&cloud)]);
+    let error = failure(&flags, folder).await;
+    assert!(
+        error.contains("--join-token") && error.contains("kubeadm token create"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn renewal_keeps_open_streams_and_uses_the_old_certificate() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let flags = token_flags(&cloud, &folder);
+    let approving = async {
+        let name = pending(&cloud).await;
+        cloud.requests().approve(cloud.pki(), &name, NODE_USER, ALMOST_OVER);
+    };
+    let (hub, ()) = tokio::join!(TestHub::try_start(flags, folder), approving);
+    let hub = hub.unwrap();
+    let name = pending(&cloud).await;
+    let created = cloud.seen(CSRS);
+    let renewal = created.last().unwrap();
+    assert_eq!(renewal.user.as_deref(), Some(NODE_USER));
+    assert!(
+        !renewal.headers.contains_key("authorization"),
+        "the token is for joining only"
+    );
+    let mut watch = hub.kubelet().watch("/api/v1/pods").await;
+    let before = hub.state().await["certificate"]["validUntil"].clone();
+    cloud.requests().approve(cloud.pki(), &name, NODE_USER, DAY);
+    let is_new =
+        |state: &Value| state["certificate"]["validUntil"] != before && state["certificate"]["request"].is_null();
+    hub.until("the certificate must be renewed", is_new).await;
+    cloud.put("pods", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    assert_eq!(watch.told().await, "ADDED web");
+}
+
+#[tokio::test]
+async fn node_whose_certificate_expired_serves_and_joins_again_with_a_token_it_is_sent() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let expired = cloud.pki().expired_node(NODE);
+    write(
+        folder.path(),
+        "root/pki/yurthub-current.pem",
+        &format!("{}{}", expired.cert_pem, expired.key_pem),
+    );
+    write(folder.path(), "root/pki/ca.crt", cloud.pki().ca_pem());
+    let flags = flags(&cloud, &folder, &["--bootstrap-mode=token"]);
+    let hub = TestHub::try_start(flags, folder).await.unwrap();
+    let state = hub.state().await;
+    assert_eq!(state["certificate"]["state"], "Expired");
+    assert!(
+        state["certificate"]["message"].as_str().unwrap().contains("/v1/token"),
+        "{state}"
+    );
+    hub.admin().get("/v1/readyz").await.expect(500);
+
+    cloud.requests().approve_all(DAY);
+    let admin = hub.admin();
+    let send = async |body: &str, headers: &[(&str, &str)]| {
+        admin
+            .send(request(Method::POST, "/v1/token", headers, full(body.to_owned())))
+            .await
+    };
+    send("{}", &[]).await.expect(400);
+    let body = json!({ "jointoken": TOKEN }).to_string();
+    send(&body, &[("origin", "http://page.example")]).await.expect(403);
+    assert!(cloud.seen(CSRS).is_empty());
+    send(&body, &[]).await.expect(200);
+    hub.until("the node must join again", |state| {
+        state["certificate"]["state"] == "Valid"
+    })
+    .await;
+    eventually("the hub must become ready", async || {
+        (admin.get("/v1/readyz").await.code == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn join_token_is_set_by_root_or_by_the_holder_of_the_present_one() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    cloud.requests().approve_all(DAY);
+    let mut flags = token_flags(&cloud, &folder);
+    let stranger = own_uid() + 1;
+    flags.retain(|flag| !flag.starts_with("--node-identity-uids="));
+    flags.push(format!("--node-identity-uids={stranger}"));
+    let hub = TestHub::try_start(flags, folder).await.unwrap();
+    let admin = hub.admin();
+    let body = json!({"jointoken": "bcdefa.0123456789abcdef"}).to_string();
+    for (header, code) in [
+        ("Bearer x", 403),
+        ("Bearer bcdefa.0123456789abcdef", 403),
+        (&format!("Bearer {TOKEN}"), 200),
+    ] {
+        let headers = [("authorization", header)];
+        let answer = admin
+            .send(request(Method::PUT, "/v1/token", &headers, full(body.clone())))
+            .await;
+        answer.expect(code);
+    }
+}
+
+#[tokio::test]
+async fn certificate_of_another_node_names_the_flag() {
+    let cloud = Cloud::start().await;
+    let folder = TestDir::new();
+    let pair = cloud.pki().node("n2");
+    let kubeconfig = cloud
+        .pki()
+        .write_kubeconfig(&folder, "kubelet.conf", &cloud.url(), &pair);
+    let flags = flags(&cloud, &folder, &[&format!("--kubeconfig={}", kubeconfig.display())]);
+    let error = failure(&flags, folder).await;
+    assert!(
+        error.starts_with("--node-name:") && error.contains("--node-name=n2"),
+        "{error}"
+    );
+}
+
+fn write(folder: &Path, name: &str, content: &str) {
+    let path = folder.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, content).unwrap();
+}
