@@ -15,6 +15,7 @@ pub mod hub_config;
 pub mod identity;
 mod listeners;
 pub mod metrics;
+pub mod offline;
 mod operator_port;
 pub mod pool;
 pub mod preflight;
@@ -158,6 +159,7 @@ impl Hub {
         let heartbeat = wiring.heartbeat();
         wiring.start_reporting(&heartbeat);
         let proxy = Arc::new(wiring.proxy(heartbeat.clone(), token, end_watches.clone()));
+        let offline = proxy.offline.clone();
         let answer = handler(move |request, peer| {
             let proxy = proxy.clone();
             async move { proxy.handle(request, peer).await }
@@ -172,7 +174,7 @@ impl Hub {
                     .serve(&tasks, answer.clone())
             })
             .collect();
-        let routes = wiring.admin(readiness.clone(), heartbeat, keeper.clone());
+        let routes = wiring.admin(readiness.clone(), heartbeat, keeper.clone(), offline);
         serving.extend(operator.serve(&tasks, routes, keeper));
         readiness.check("serving").set(true);
         Ok(Self {

@@ -1,10 +1,13 @@
 //! Metrics of the hub; names begin with upstream's prefix `node_yurthub_`.
 //!
-//! `collections`: data, source and age of each collection, and the lag of the coordinator.
+//! `collections`: data, source and age of each collection, and the lag of the coordinator. `offline`: what is kept for
+//! the time without the cloud.
 
 pub(crate) mod collections;
+pub(crate) mod offline;
 
 use collections::Collections;
+use offline::OfflineMetrics;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use yurt_runtime::http::server::ConnectionMetrics;
 use yurt_runtime::metrics::Metrics as Registry;
@@ -38,6 +41,8 @@ pub struct Metrics {
     pub reachable: IntGaugeVec,
     /// Metrics per collection.
     pub(crate) collections: Collections,
+    /// Metrics of what is kept for the time without the cloud.
+    pub(crate) offline: OfflineMetrics,
     /// Time from reading a batch to the coordinator's answer, s.
     pub feed_delivery: Histogram,
     /// Number of times this hub became leader.
@@ -85,6 +90,7 @@ impl Metrics {
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
             reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
             collections: Collections::new()?,
+            offline: OfflineMetrics::new()?,
             feed_delivery: Histogram::with_opts(
                 HistogramOpts::from(name(
                     "feed_delivery_seconds",
@@ -122,6 +128,7 @@ impl Metrics {
         registry.register(Box::new(metrics.role.clone()))?;
         registry.register(Box::new(metrics.reachable.clone()))?;
         metrics.collections.register(registry)?;
+        metrics.offline.register(registry)?;
         registry.register(Box::new(metrics.feed_delivery.clone()))?;
         registry.register(Box::new(metrics.elections_won.clone()))?;
         registry.register(Box::new(metrics.leads.clone()))?;

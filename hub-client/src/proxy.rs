@@ -15,7 +15,7 @@ pub mod caller;
 pub mod local;
 pub mod pass_through;
 pub mod places;
-mod screen;
+pub(crate) mod screen;
 pub mod serving;
 pub mod written;
 
@@ -35,6 +35,7 @@ use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
 use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until};
 
 use crate::metrics::Metrics;
+use crate::offline::Offline;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
 use crate::upstream::hop_by_hop;
@@ -59,6 +60,8 @@ pub struct Proxy {
     pub local: Arc<Local>,
     /// Sends all other requests to the cloud.
     pub cloud: PassThrough,
+    /// Answers what it can while the cloud is away.
+    pub offline: Arc<Offline>,
     /// Serves the kubelet's lease.
     pub heartbeat: Arc<OwnHeartbeat>,
     /// Owner of work that must continue after a client hangs up.
@@ -142,7 +145,10 @@ impl Proxy {
         if caller.is_node_component("kubelet") && relaying::is_own_status(&info, &self.node) {
             return self.send_status(request, &info, &caller).await;
         }
-        let response = self.cloud.send(request.map(pass), &info, &caller).await?;
+        let response = self
+            .offline
+            .read(&self.cloud, request.map(pass), &info, &caller)
+            .await?;
         Ok(ending(self.local.note_write(&info, response), ends))
     }
 

@@ -27,6 +27,7 @@ use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::hub_config::HubConfig;
 use crate::identity::CertificateKeeper;
 use crate::metrics::Metrics;
+use crate::offline::Offline;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
@@ -42,6 +43,7 @@ pub(crate) struct Report {
     pub(crate) election: watch::Receiver<ElectionView>,
     pub(crate) hub_config: watch::Receiver<Arc<HubConfig>>,
     pub(crate) heartbeat: Arc<OwnHeartbeat>,
+    pub(crate) offline: Arc<Offline>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) forwards: bool,
     pub(crate) progress: Arc<FeedProgress>,
@@ -204,6 +206,7 @@ impl Report {
             "collections": collections::describe(&self.data),
             "scope": self.data.describe_scope(),
             "hubConfig": self.hub_config.borrow().describe(),
+            "offline": self.offline.describe(),
         })
     }
 
@@ -243,6 +246,7 @@ impl Report {
         let won = &self.metrics.elections_won;
         won.inc_by(election.elections_won.saturating_sub(won.get()));
         self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
+        self.offline.set_metrics(&self.metrics.offline);
         self.metrics.failures.set(self.data.failures().count());
         self.metrics.registry.render()
     }

@@ -15,6 +15,7 @@ use crate::hub_config::disk::ConfigFile;
 use crate::hub_config::{self, HubConfig};
 use crate::identity::CertificateKeeper;
 use crate::metrics::Metrics;
+use crate::offline::Offline;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
@@ -34,6 +35,7 @@ use crate::upstream::{CoordinatorClient, Upstreams};
 
 mod election;
 mod heartbeat;
+mod offline;
 mod replicas;
 mod truth;
 
@@ -163,6 +165,7 @@ impl Wiring {
                 .clone()
                 .keep(self.tasks.token(), self.data.copy().is_foreign().clone()),
         );
+        let offline = self.offline(authorizer.clone());
         let local = Local {
             data: self.data.clone(),
             authorizer,
@@ -184,6 +187,7 @@ impl Wiring {
                 tasks: self.tasks.clone(),
                 wake: self.cloud.1.clone(),
             },
+            offline,
             heartbeat,
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
@@ -197,6 +201,7 @@ impl Wiring {
         readiness: Readiness,
         heartbeat: Arc<OwnHeartbeat>,
         certificate: Arc<CertificateKeeper>,
+        offline: Arc<Offline>,
     ) -> AdminRoutes {
         let report = Report {
             node: self.config.node.clone(),
@@ -211,6 +216,7 @@ impl Wiring {
             election: self.election.subscribe(),
             hub_config: self.hub_config.1.subscribe(),
             heartbeat,
+            offline,
             metrics: self.metrics.clone(),
             forwards: self.upstreams.cloud.server().delegate.is_some(),
             progress: self.progress.clone(),

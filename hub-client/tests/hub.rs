@@ -23,6 +23,7 @@ mod hub {
     mod limits;
     mod membership;
     mod node_identity;
+    mod offline_reads;
     mod passing_on;
     mod pool;
     mod pool_data;

@@ -171,6 +171,24 @@ impl Authorizer {
         in_status(verdict, credential, info)
     }
 
+    /// Learns from a success of the cloud that `caller` may do what `info` describes; saves the review.
+    pub fn learn_allowed(&self, caller: &Caller, info: &RequestInfo) {
+        if caller.credential != Credential::Node {
+            let key = self.0.salt.key(&caller.credential, &review::attributes(info));
+            self.0.answered(key, caller.origin, &Ok(AccessVerdict::Allowed));
+        }
+    }
+
+    /// True if the cloud allowed `caller` what `info` describes, as far as this node remembers. Asks nothing.
+    #[must_use]
+    pub fn remembers(&self, caller: &Caller, info: &RequestInfo) -> bool {
+        if caller.credential == Credential::Node {
+            return true;
+        }
+        let key = self.0.salt.key(&caller.credential, &review::attributes(info));
+        self.0.unanswered(&key, &caller.credential) == Some(AccessVerdict::Allowed)
+    }
+
     /// Stores new verdicts until `token` is cancelled, and once more then. Deletes the verdicts of another cluster once
     /// `is_foreign` is cancelled.
     pub async fn keep(self, token: CancellationToken, is_foreign: CancellationToken) {

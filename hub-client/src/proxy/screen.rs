@@ -46,7 +46,7 @@ pub(super) fn check_headers(info: &RequestInfo, headers: &HeaderMap, credential:
 }
 
 /// True if a request impersonates a user.
-pub(super) fn is_impersonating(headers: &HeaderMap) -> bool {
+pub(crate) fn is_impersonating(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| is_named(name, "impersonate-"))
 }
 

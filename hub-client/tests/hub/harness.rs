@@ -1,6 +1,7 @@
 //! Starts a hub in this process, in directories of its own.
 
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,10 +124,7 @@ impl TestHub {
     /// Starts again with the disk's state at the time of this call, as after a SIGKILL.
     pub(crate) async fn crash(&mut self) {
         let (cache, aside) = (self.folder.path().join("cache"), self.folder.path().join("aside"));
-        std::fs::create_dir(&aside).unwrap();
-        for file in std::fs::read_dir(&cache).unwrap().map(Result::unwrap) {
-            std::fs::copy(file.path(), aside.join(file.file_name())).unwrap();
-        }
+        copy_folder(&cache, &aside);
         self.stop().await;
         std::fs::remove_dir_all(&cache).unwrap();
         std::fs::rename(&aside, &cache).unwrap();
@@ -224,6 +222,18 @@ impl TestHub {
 
     fn proxy_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.proxy)
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let target = to.join(file.file_name());
+        if file.file_type().unwrap().is_dir() {
+            copy_folder(&file.path(), &target);
+        } else {
+            std::fs::copy(file.path(), target).unwrap();
+        }
     }
 }
 

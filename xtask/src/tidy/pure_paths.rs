@@ -19,6 +19,8 @@ const PURE: &[&str] = &[
     "hub-client/src/filter",
     "hub-client/src/identity/csr",
     "hub-client/src/identity/plan",
+    "hub-client/src/offline/kept_read",
+    "hub-client/src/offline/record",
     "hub-client/src/replicas/warnings",
 ];
 

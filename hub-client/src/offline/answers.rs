@@ -1,0 +1,492 @@
+//! Keeps answers of the cloud on the disk, and returns them while it is away.
+//!
+//! An answer is copied while it passes. One task writes the files: a new answer immediately, a changed one at most every
+//! [`REWRITTEN_EVERY`], because flash wears out; until then the newer answer is in memory. When the cloud goes away, and
+//! at a stop, all of them are written.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::time::BootTime;
+use yurt_pool_protocol::names::STALE_HEADER;
+use yurt_runtime::Clock;
+use yurt_runtime::http::{APPLICATION_JSON, Body, Inflate, accepts_gzip, full, respond, stream as body_of};
+
+use super::copied::Copies;
+use super::kept_read::KeptRead;
+use super::record::{FileName, Record};
+use super::shelf::{Limits, Shelf, Totals};
+use crate::failures::Failures;
+use crate::health::CloudReach;
+
+/// Name of the folder below the cache folder.
+pub const FOLDER: &str = "answers";
+/// Maximum bytes of an answer that is kept.
+pub const ANSWER_MAX: usize = 2 << 20;
+/// Limits of the folder.
+const LIMITS: Limits = Limits {
+    records: 2048,
+    bytes: 32 << 20,
+    file: (ANSWER_MAX + (8 << 10)) as u64,
+};
+/// Time between two writes of an answer that changes.
+pub const REWRITTEN_EVERY: Duration = Duration::from_secs(300);
+/// Maximum bytes of the answers that wait for that time; above it they are written immediately.
+const WAITING_MAX: usize = 1 << 20;
+/// Interval of the check for due writes.
+const CHECKED_EVERY: Duration = Duration::from_secs(30);
+/// Maximum number of answers on the way to the writer; further ones are not kept this time.
+const NEWS_MAX: usize = 64;
+/// Failure key: the disk does not take an answer.
+const DISK: &str = "kept answers";
+/// Fact of a record: its content type.
+const TYPE: &str = "contentType";
+/// Fact of a record: its content encoding.
+const ENCODING: &str = "contentEncoding";
+
+/// Kept answers. Cheap to clone; clones share the state.
+#[derive(Clone)]
+pub struct Answers {
+    shelf: Arc<Shelf>,
+    copies: Copies,
+    news: mpsc::Sender<News>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+/// The one writer of the folder.
+pub struct Writer {
+    shelf: Arc<Shelf>,
+    news: mpsc::Receiver<News>,
+    waiting: Arc<Mutex<Waiting>>,
+    written: HashMap<FileName, BootTime>,
+    clock: Clock,
+    failures: Failures,
+}
+
+enum News {
+    Keep(Record),
+    Forget(Vec<String>),
+}
+
+/// Answers that wait for their turn to be written.
+#[derive(Default)]
+struct Waiting {
+    records: HashMap<String, Record>,
+    bytes: usize,
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    fn insert(&mut self, record: Record) {
+        self.remove(&record.key);
+        self.bytes += record.body.len();
+        self.records.insert(record.key.clone(), record);
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Record> {
+        let record = self.records.remove(key)?;
+        self.bytes -= record.body.len();
+        Some(record)
+    }
+}
+
+// === impl Answers ===
+
+impl Answers {
+    /// Opens the folder; [`Writer::run`] has to run for answers to be kept.
+    #[must_use]
+    pub fn open(cache: &std::path::Path, clock: Clock, failures: Failures) -> (Self, Writer) {
+        let shelf = Arc::new(Shelf::open(cache.join(FOLDER), LIMITS));
+        let (news, received) = mpsc::channel(NEWS_MAX);
+        let waiting = Arc::<Mutex<Waiting>>::default();
+        let writer = Writer {
+            shelf: shelf.clone(),
+            news: received,
+            waiting: waiting.clone(),
+            written: HashMap::new(),
+            clock,
+            failures,
+        };
+        let answers = Self {
+            shelf,
+            copies: Copies::default(),
+            news,
+            waiting,
+        };
+        (answers, writer)
+    }
+
+    /// Returns the cloud's answer, extended to be kept once it has passed. An answer that the object is gone, or that
+    /// the caller may not read it, deletes the kept one.
+    #[must_use]
+    pub fn keeping(&self, read: &KeptRead, response: Response<Body>) -> Response<Body> {
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => {
+                self.tell(News::Forget(read.keys().collect()));
+                return response;
+            }
+            _ => return response,
+        }
+        let text = |name| response.headers().get(name).map(HeaderValue::to_str);
+        let (Some(Ok(content_type)), None | Some(Ok("gzip" | "identity"))) =
+            (text(CONTENT_TYPE), text(CONTENT_ENCODING))
+        else {
+            return response;
+        };
+        let Some(key) = read.key_of(content_type) else {
+            return response;
+        };
+        let is_gzip = matches!(text(CONTENT_ENCODING), Some(Ok("gzip")));
+        let facts = json!({TYPE: content_type, ENCODING: if is_gzip { "gzip" } else { "" }});
+        let answers = self.clone();
+        response.map(|body| {
+            self.copies.of(body, ANSWER_MAX, move |body| {
+                answers.tell(News::Keep(Record { key, facts, body }));
+            })
+        })
+    }
+
+    /// Returns the kept record for a GET, in the form that the client prefers.
+    pub async fn find(&self, read: &KeptRead) -> Option<Record> {
+        let (shelf, waiting) = (self.shelf.clone(), self.waiting.clone());
+        let keys: Vec<String> = read.keys().collect();
+        let found = tokio::task::spawn_blocking(move || {
+            keys.iter().find_map(|key| {
+                let waits = waiting.lock().records.get(key).cloned();
+                waits.or_else(|| shelf.get(key))
+            })
+        });
+        found.await.ok().flatten()
+    }
+
+    /// Records and bytes held.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.shelf.totals()
+    }
+
+    fn tell(&self, news: News) {
+        if self.news.try_send(news).is_err() {
+            tracing::debug!("Writer of kept answers is busy; an answer is not kept");
+        }
+    }
+}
+
+/// The answer of a kept record. A client that does not accept gzip receives plain text.
+#[must_use]
+pub fn answer(record: &Record, headers: &HeaderMap) -> Response<Body> {
+    let fact = |name: &str| record.facts[name].as_str().unwrap_or_default();
+    let content_type = HeaderValue::try_from(fact(TYPE)).unwrap_or(APPLICATION_JSON);
+    let is_gzip = fact(ENCODING) == "gzip";
+    let takes_gzip = accepts_gzip(headers);
+    let body = if is_gzip && !takes_gzip {
+        plain(record.body.clone())
+    } else {
+        full(record.body.clone())
+    };
+    let mut response = respond(StatusCode::OK, content_type, body);
+    let headers = response.headers_mut();
+    if is_gzip && takes_gzip {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    headers.insert(STALE_HEADER, HeaderValue::from_static("true"));
+    response
+}
+
+/// Body of a record in plain text; `None` if it is not valid gzip, or longer than `max` bytes.
+#[must_use]
+pub fn plain_text(record: &Record, max: usize) -> Option<Bytes> {
+    if record.facts[ENCODING] != "gzip" {
+        return Some(record.body.clone()).filter(|body| body.len() <= max);
+    }
+    Inflate::default().whole(record.body.clone(), max).ok()?
+}
+
+/// Content type of a record.
+#[must_use]
+pub fn content_type(record: &Record) -> &str {
+    record.facts[TYPE].as_str().unwrap_or_default()
+}
+
+/// Decompresses piece by piece, as the client reads.
+fn plain(body: Bytes) -> Body {
+    let pieces = stream::unfold((Inflate::default(), body), |(mut inflate, mut rest)| async move {
+        match inflate.step(&mut rest) {
+            Ok(piece) if piece.is_empty() => None,
+            Ok(piece) => Some((Ok(piece), (inflate, rest))),
+            Err(error) => Some((Err(error), (inflate, Bytes::new()))),
+        }
+    });
+    body_of(pieces)
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Writes answers until `token` is cancelled. Deletes all of them once `is_foreign` is cancelled: the cloud is
+    /// another cluster.
+    pub async fn run(
+        mut self,
+        mut reach: watch::Receiver<CloudReach>,
+        token: CancellationToken,
+        is_foreign: CancellationToken,
+    ) {
+        let mut check = tokio::time::interval(CHECKED_EVERY);
+        loop {
+            tokio::select! {
+                biased;
+                () = token.cancelled() => break,
+                () = is_foreign.cancelled() => break,
+                news = self.news.recv() => match news {
+                    Some(News::Keep(record)) => self.keep(record).await,
+                    Some(News::Forget(keys)) => self.forget(keys).await,
+                    None => break,
+                },
+                changed = reach.changed() => match changed {
+                    Ok(()) if super::is_lost(*reach.borrow_and_update()) => self.write_waiting(true).await,
+                    Ok(()) => {}
+                    Err(_) => token.cancelled().await,
+                },
+                _ = check.tick() => self.write_waiting(false).await,
+            }
+        }
+        if !is_foreign.is_cancelled() {
+            self.write_waiting(true).await;
+            return;
+        }
+        *self.waiting.lock() = Waiting::default();
+        let shelf = self.shelf.clone();
+        // The folder is empty, or the next start uses records of another cluster.
+        let _ = tokio::task::spawn_blocking(move || shelf.clear()).await;
+        token.cancelled().await;
+    }
+
+    async fn keep(&mut self, record: Record) {
+        let is_early = !self.is_due(&record.key);
+        let is_waited_for = {
+            let mut waiting = self.waiting.lock();
+            let fits = waiting.bytes + record.body.len() <= WAITING_MAX;
+            if is_early && fits {
+                waiting.insert(record.clone());
+            }
+            is_early && fits
+        };
+        if !is_waited_for {
+            self.write(record).await;
+        }
+    }
+
+    async fn forget(&mut self, keys: Vec<String>) {
+        let shelf = self.shelf.clone();
+        for key in &keys {
+            self.waiting.lock().remove(key);
+        }
+        let gone = tokio::task::spawn_blocking(move || keys.iter().try_for_each(|key| shelf.remove(key)));
+        if let Ok(Err(error)) = gone.await {
+            tracing::debug!(%error, "Failed to delete kept answer");
+        }
+    }
+
+    fn is_due(&self, key: &str) -> bool {
+        let written = self.written.get(&FileName::of(key));
+        written.is_none_or(|at| self.clock.boot().since(*at) >= REWRITTEN_EVERY)
+    }
+
+    async fn write_waiting(&mut self, all: bool) {
+        let mut keys: Vec<String> = self.waiting.lock().records.keys().cloned().collect();
+        keys.retain(|key| all || self.is_due(key));
+        for key in keys {
+            let record = self.waiting.lock().records.get(&key).cloned();
+            if let Some(record) = record {
+                self.write(record).await;
+            }
+        }
+        let now = self.clock.boot();
+        self.written.retain(|_, at| now.since(*at) < REWRITTEN_EVERY);
+    }
+
+    async fn write(&mut self, record: Record) {
+        let (shelf, key) = (self.shelf.clone(), record.key.clone());
+        let written = tokio::task::spawn_blocking(move || shelf.put(&record)).await;
+        // Only after the write, so that a reader finds it in one of the two places.
+        self.waiting.lock().remove(&key);
+        match written {
+            Ok(Ok(true)) => {
+                self.written.insert(FileName::of(&key), self.clock.boot());
+                self.failures.works(DISK);
+            }
+            Ok(Ok(false)) => {}
+            Ok(Err(error)) => self.failures.refused(DISK, &error.to_string()),
+            Err(error) => self.failures.refused(DISK, &error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+    use http::header::ACCEPT_ENCODING;
+    use http_body_util::BodyExt as _;
+    use yurt_apimachinery::RequestInfo;
+    use yurt_runtime::TaskGroup;
+    use yurt_test_support::{TestDir, eventually};
+
+    use super::*;
+
+    struct Kept {
+        answers: Answers,
+        reach: watch::Sender<CloudReach>,
+        tasks: TaskGroup,
+        is_foreign: CancellationToken,
+        hand: yurt_runtime::FakeClock,
+    }
+
+    fn start(folder: &TestDir) -> Kept {
+        let (clock, hand) = Clock::fake();
+        let (answers, writer) = Answers::open(folder.path(), clock.clone(), Failures::new(clock));
+        let (reach, tasks, is_foreign) = (watch::Sender::default(), TaskGroup::new(), CancellationToken::new());
+        tasks.spawn(
+            "write",
+            writer.run(reach.subscribe(), tasks.token(), is_foreign.clone()),
+        );
+        Kept {
+            answers,
+            reach,
+            tasks,
+            is_foreign,
+            hand,
+        }
+    }
+
+    fn version() -> KeptRead {
+        let info = RequestInfo::parse("GET", "/version", None).unwrap();
+        KeptRead::of(
+            &Method::GET,
+            &"/version".parse().unwrap(),
+            &HeaderMap::new(),
+            &info,
+            None,
+        )
+        .unwrap()
+    }
+
+    fn json_of(text: &'static str) -> Response<Body> {
+        yurt_runtime::http::json(StatusCode::OK, text)
+    }
+
+    // === impl Kept ===
+
+    impl Kept {
+        async fn pass(&self, response: Response<Body>) {
+            let passed = self.answers.keeping(&version(), response);
+            passed.into_body().collect().await.unwrap();
+        }
+
+        async fn held(&self) -> Option<Bytes> {
+            self.answers.find(&version()).await.map(|record| record.body)
+        }
+
+        async fn until(&self, text: Option<&'static str>) {
+            eventually("the kept answer", async || {
+                (self.held().await.as_deref() == text.map(str::as_bytes)).then_some(())
+            })
+            .await;
+        }
+    }
+
+    fn on_disk(folder: &TestDir) -> Vec<Bytes> {
+        let shelf = Shelf::open(folder.path().join(FOLDER), LIMITS);
+        shelf.all().into_iter().map(|record| record.body).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_that_changes_often_is_written_seldom_and_read_fresh() {
+        let folder = TestDir::new();
+        let kept = start(&folder);
+        kept.pass(json_of("1")).await;
+        kept.until(Some("1")).await;
+        kept.pass(json_of("2")).await;
+        kept.until(Some("2")).await;
+        assert_eq!(on_disk(&folder), ["1"]);
+        kept.hand.advance(REWRITTEN_EVERY);
+        eventually("the write that is due", async || {
+            (on_disk(&folder) == ["2"]).then_some(())
+        })
+        .await;
+        kept.pass(json_of("3")).await;
+        kept.until(Some("3")).await;
+        kept.reach.send_replace(CloudReach { failed_probes: Some(2) });
+        eventually("the write before the outage", async || {
+            (on_disk(&folder) == ["3"]).then_some(())
+        })
+        .await;
+        kept.pass(json_of("4")).await;
+        kept.until(Some("4")).await;
+        kept.tasks.shutdown(Duration::from_secs(5)).await.unwrap();
+        assert_eq!(on_disk(&folder), ["4"], "a stop writes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_whole_successes_of_the_requested_type_are_kept_and_a_404_forgets() {
+        let folder = TestDir::new();
+        let kept = start(&folder);
+        let unavailable = yurt_runtime::http::status_response(&yurt_apimachinery::Status::service_unavailable("no", 1));
+        kept.pass(unavailable).await;
+        kept.pass(yurt_runtime::http::text(StatusCode::OK, "text")).await;
+        let mut zstd = json_of("z");
+        zstd.headers_mut()
+            .insert(CONTENT_ENCODING, HeaderValue::from_static("zstd"));
+        kept.pass(zstd).await;
+        kept.pass(json_of("1")).await;
+        kept.until(Some("1")).await;
+        assert_eq!(kept.answers.totals().records, 1);
+        let gone = yurt_runtime::http::status_response(&yurt_apimachinery::Status::failure(404, "NotFound", "gone"));
+        kept.pass(gone).await;
+        kept.until(None).await;
+        assert_eq!(kept.answers.totals(), Totals::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_cluster_gets_none_of_them() {
+        let folder = TestDir::new();
+        let kept = start(&folder);
+        kept.pass(json_of("1")).await;
+        kept.until(Some("1")).await;
+        kept.is_foreign.cancel();
+        kept.until(None).await;
+        assert!(on_disk(&folder).is_empty());
+    }
+
+    #[tokio::test]
+    async fn gzip_is_returned_as_the_client_accepts_it() {
+        let text = Bytes::from("abc".repeat(100_000));
+        let zipped = yurt_runtime::http::gzip_bytes(&text);
+        let record = Record {
+            key: "k".to_owned(),
+            facts: json!({TYPE: "application/json", ENCODING: "gzip"}),
+            body: zipped.clone(),
+        };
+        let read = async |headers: &HeaderMap| {
+            let response = answer(&record, headers);
+            let encoding = response.headers().contains_key(CONTENT_ENCODING);
+            assert_eq!(response.headers()[STALE_HEADER], "true");
+            (encoding, response.into_body().collect().await.unwrap().to_bytes())
+        };
+        assert_eq!(read(&HeaderMap::new()).await, (false, text.clone()));
+        let gzip = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("gzip"))]);
+        assert_eq!(read(&gzip).await, (true, zipped));
+        assert_eq!(plain_text(&record, text.len()), Some(text.clone()));
+        assert_eq!(plain_text(&record, text.len() - 1), None);
+    }
+}

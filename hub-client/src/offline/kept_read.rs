@@ -1,0 +1,276 @@
+//! Rules for the GETs whose answers are kept for the time without the cloud. Pure.
+//!
+//! Kept are the discovery documents, and objects that a cacheable component reads by name. The key consists of the
+//! component (for objects), path, query and media type. So a client finds only answers in a form that it accepts.
+
+use http::header::ACCEPT;
+use http::{HeaderMap, Method, Uri};
+use serde_json::json;
+use yurt_apimachinery::{RequestInfo, Verb};
+
+/// Maximum length of a key's path and query, bytes.
+const TARGET_MAX: usize = 1024;
+/// Maximum number of media types of one request that are looked up.
+const CLASSES_MAX: usize = 8;
+/// Media type of answers to requests without one, and of wildcards.
+const JSON: &str = "application/json";
+/// Media type of Kubernetes' own clients.
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Query parameters that do not change the object that a GET by name returns.
+const IGNORED_PARAMETERS: [&str; 2] = ["resourceVersion", "timeout"];
+/// Parameters of a media type that do not change the document.
+const IGNORED_MEDIA_PARAMETERS: [&str; 2] = ["charset", "q"];
+
+/// A GET whose answer is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptRead {
+    /// Component whose answers are kept apart; empty for discovery documents.
+    component: String,
+    path: String,
+    query: String,
+    /// Media types that the client accepts, in its order.
+    accepted: Vec<String>,
+}
+
+// === impl KeptRead ===
+
+impl KeptRead {
+    /// Returns the key of a GET; `None` if its answer is not kept.
+    #[must_use]
+    pub fn of(
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        info: &RequestInfo,
+        component: Option<&str>,
+    ) -> Option<Self> {
+        if *method != Method::GET || uri.path_and_query().map_or(0, |target| target.as_str().len()) > TARGET_MAX {
+            return None;
+        }
+        let accept = headers.get(ACCEPT).map(|accept| accept.to_str().unwrap_or_default());
+        if is_discovery(info) {
+            return Some(Self {
+                component: String::new(),
+                path: uri.path().to_owned(),
+                query: uri.query().unwrap_or_default().to_owned(),
+                accepted: accepted(accept, true),
+            });
+        }
+        let is_object = info.is_resource && info.verb == Verb::Get && info.name.is_some() && info.subresource.is_none();
+        if !is_object {
+            return None;
+        }
+        let query = uri.query().unwrap_or_default().split('&');
+        let matters = |pair: &&str| {
+            let name = pair.split('=').next().unwrap_or_default();
+            !name.is_empty() && !IGNORED_PARAMETERS.contains(&name)
+        };
+        Some(Self {
+            component: component?.to_owned(),
+            path: uri.path().to_owned(),
+            query: query.filter(matters).collect::<Vec<_>>().join("&"),
+            accepted: accepted(accept, false),
+        })
+    }
+
+    /// Returns the key of the object at `path`, as `component` would read it in protobuf or JSON.
+    #[must_use]
+    pub fn of_object(component: &str, path: &str) -> Self {
+        Self {
+            component: component.to_owned(),
+            path: path.to_owned(),
+            query: String::new(),
+            accepted: vec![PROTOBUF.to_owned(), JSON.to_owned()],
+        }
+    }
+
+    /// True if this is a discovery document, which every authenticated caller may read.
+    #[must_use]
+    pub fn is_discovery(&self) -> bool {
+        self.component.is_empty()
+    }
+
+    /// Keys of the records that may answer, the preferred one first.
+    pub fn keys(&self) -> impl Iterator<Item = String> {
+        self.accepted.iter().map(|class| self.key(class))
+    }
+
+    /// Key of the record for an answer of this content type; `None` if the client did not ask for that type.
+    #[must_use]
+    pub fn key_of(&self, content_type: &str) -> Option<String> {
+        let class = class_of(content_type);
+        self.accepted.contains(&class).then(|| self.key(&class))
+    }
+
+    fn key(&self, class: &str) -> String {
+        json!([self.component, self.path, self.query, class]).to_string()
+    }
+}
+
+/// True for a document that describes the API: versions, groups, resources and schemas.
+fn is_discovery(info: &RequestInfo) -> bool {
+    if info.is_resource || info.verb != Verb::Get {
+        return false;
+    }
+    let parts: Vec<&str> = info.path.trim_end_matches('/').split('/').skip(1).collect();
+    match parts.as_slice() {
+        ["version" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => true,
+        ["openapi", version, ..] => ["v2", "v3"].contains(version),
+        _ => false,
+    }
+}
+
+/// The accepted media types. Tables and metadata of objects are made from the object, so their types are left out for
+/// objects: a client that also accepts the object receives it.
+fn accepted(accept: Option<&str>, is_document: bool) -> Vec<String> {
+    let mut classes: Vec<String> = Vec::new();
+    for clause in accept.unwrap_or_default().split(',') {
+        let class = class_of(clause);
+        let is_usable = !class.is_empty() && (is_document || !class.contains(";as="));
+        if is_usable && !classes.contains(&class) && classes.len() < CLASSES_MAX {
+            classes.push(class);
+        }
+    }
+    if accept.is_none_or(|accept| accept.trim().is_empty()) {
+        classes.push(JSON.to_owned());
+    }
+    classes
+}
+
+/// Normal form of a media type: lower case, parameters in order, wildcards as JSON. The schema's type is written with
+/// `@` in requests and with `.` in answers.
+fn class_of(media_type: &str) -> String {
+    let mut parts = media_type.split(';').map(|part| part.trim().to_ascii_lowercase());
+    let base = parts.next().unwrap_or_default().replace('@', ".");
+    let base = if matches!(base.as_str(), "*/*" | "application/*") {
+        JSON.to_owned()
+    } else {
+        base
+    };
+    let matters = |part: &String| {
+        let name = part.split('=').next().unwrap_or_default();
+        !name.is_empty() && !IGNORED_MEDIA_PARAMETERS.contains(&name)
+    };
+    let mut parameters: Vec<String> = parts.filter(matters).collect();
+    parameters.sort();
+    std::iter::once(base).chain(parameters).collect::<Vec<_>>().join(";")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(method: &str, target: &str, accept: Option<&str>, component: Option<&str>) -> Option<KeptRead> {
+        let uri: Uri = target.parse().unwrap();
+        let info = RequestInfo::parse(method, uri.path(), uri.query()).unwrap();
+        let headers = accept.map(|accept| (ACCEPT, accept.parse().unwrap()));
+        let method = method.parse().unwrap();
+        KeptRead::of(&method, &uri, &headers.into_iter().collect(), &info, component)
+    }
+
+    #[test]
+    fn discovery_is_kept_for_all_and_objects_for_cacheable_components() {
+        for path in [
+            "/version",
+            "/api",
+            "/api/v1",
+            "/apis",
+            "/apis/apps",
+            "/apis/apps/v1",
+            "/openapi/v2",
+            "/openapi/v3",
+            "/openapi/v3/apis/apps/v1?hash=1",
+        ] {
+            assert!(
+                read("GET", path, None, None).is_some_and(|read| read.is_discovery()),
+                "{path}"
+            );
+        }
+        let pod = "/api/v1/namespaces/shop/pods/web";
+        assert!(read("GET", pod, None, None).is_none());
+        assert!(read("GET", pod, None, Some("kubelet")).is_some_and(|read| !read.is_discovery()));
+        for (method, path) in [
+            ("HEAD", pod),
+            ("PATCH", pod),
+            ("GET", "/api/v1/namespaces/shop/pods"),
+            ("GET", "/api/v1/namespaces/shop/pods/web/log"),
+            (
+                "GET",
+                "/api/v1/namespaces/shop/pods?watch=1&fieldSelector=metadata.name=web",
+            ),
+            ("GET", "/healthz"),
+            ("GET", "/metrics"),
+            ("GET", "/openapi"),
+            ("POST", "/version"),
+        ] {
+            assert_eq!(read(method, path, None, Some("kubelet")), None, "{method} {path}");
+        }
+        let long = format!("/version?{}", "x".repeat(TARGET_MAX));
+        assert_eq!(read("GET", &long, None, None), None);
+    }
+
+    #[test]
+    fn answers_are_found_by_component_path_query_and_media_type() {
+        let key = |target: &str, accept: &str, component: &str| {
+            let read = read("GET", target, Some(accept), Some(component)).unwrap();
+            read.keys().next().unwrap()
+        };
+        let node = "/api/v1/nodes/n1";
+        let first = key(node, JSON, "kubelet");
+        assert_eq!(
+            key(
+                "/api/v1/nodes/n1?resourceVersion=0&timeout=10s",
+                "application/json; charset=utf-8",
+                "kubelet"
+            ),
+            first
+        );
+        for other in [
+            key("/api/v1/nodes/n2", JSON, "kubelet"),
+            key("/api/v1/nodes/n1?pretty=true", JSON, "kubelet"),
+            key(node, PROTOBUF, "kubelet"),
+            key(node, JSON, "kube-proxy"),
+            key("/version", JSON, "kubelet"),
+        ] {
+            assert_ne!(other, first);
+        }
+    }
+
+    #[test]
+    fn client_finds_only_types_that_it_accepts() {
+        let both = read(
+            "GET",
+            "/api/v1/nodes/n1",
+            Some("application/vnd.kubernetes.protobuf,application/json"),
+            Some("kubelet"),
+        );
+        let both = both.unwrap();
+        let keys: Vec<String> = both.keys().collect();
+        assert_eq!(both.key_of(PROTOBUF).as_ref(), keys.first());
+        assert_eq!(both.key_of("application/json"), keys.get(1).cloned());
+        assert_eq!(both.key_of("text/html"), None);
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        let table = read("GET", "/api/v1/nodes/n1", Some(table), Some("kubelet")).unwrap();
+        assert_eq!(table.keys().count(), 1, "a table is not an object");
+        let grouped = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let aggregated = read("GET", "/apis", Some(grouped), None).unwrap();
+        assert_eq!(aggregated.key_of("application/json"), None);
+        let answered = "application/json;as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=v2";
+        assert_eq!(aggregated.key_of(answered), aggregated.keys().next());
+        let schema = read(
+            "GET",
+            "/openapi/v2",
+            Some("application/com.github.proto-openapi.spec.v2@v1.0+protobuf"),
+            None,
+        );
+        assert!(
+            schema
+                .unwrap()
+                .key_of("application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
+                .is_some()
+        );
+        for wildcard in [None, Some("*/*")] {
+            assert!(read("GET", "/version", wildcard, None).unwrap().key_of(JSON).is_some());
+        }
+    }
+}

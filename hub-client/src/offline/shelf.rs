@@ -1,0 +1,452 @@
+//! Folder of records, bounded in number and bytes: the index is in memory, the bodies are files.
+//!
+//! A record is replaced by a rename, so a power cut leaves the old one or the new one. A disk that is full, or that
+//! fails, costs the new record only: what is on the disk stays, and the caller continues. All functions block; the
+//! callers run them on threads for that.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use yurt_runtime::pki::write_secret;
+
+use super::record::{FileName, Record, sum};
+
+/// Mode of the folder; its files have 0600.
+const FOLDER_MODE: u32 = 0o700;
+
+/// Limits of a folder.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Maximum number of records.
+    pub records: usize,
+    /// Maximum bytes of all files together.
+    pub bytes: u64,
+    /// Maximum bytes of one file; a longer one is damaged.
+    pub file: u64,
+}
+
+/// Records and bytes held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Number of records.
+    pub records: usize,
+    /// Bytes of their files.
+    pub bytes: u64,
+}
+
+/// A record that does not fit, or a failure of the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum ShelfError {
+    /// The record is larger than a file may be.
+    #[error("a record of {size} bytes is larger than the limit of {max}")]
+    TooLarge {
+        /// Bytes of the record.
+        size: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The disk failed, or is full.
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+}
+
+/// The folder.
+#[derive(Debug)]
+pub struct Shelf {
+    folder: PathBuf,
+    limits: Limits,
+    // Leaf lock: never held during I/O.
+    index: Mutex<Index>,
+    /// Held during a write: a file has one writer at a time.
+    writing: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    rows: HashMap<FileName, Row>,
+    bytes: u64,
+    /// Counts uses, for the order of eviction.
+    uses: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    size: u64,
+    used: u64,
+    /// Checksum of the file; `None` before it is first read.
+    sum: Option<[u8; 32]>,
+}
+
+// === impl Index ===
+
+impl Index {
+    fn insert(&mut self, name: FileName, size: u64, sum: Option<[u8; 32]>) {
+        self.remove(&name);
+        self.uses += 1;
+        self.bytes += size;
+        let row = Row {
+            size,
+            used: self.uses,
+            sum,
+        };
+        self.rows.insert(name, row);
+    }
+
+    fn remove(&mut self, name: &FileName) -> bool {
+        let gone = self.rows.remove(name);
+        self.bytes -= gone.map_or(0, |row| row.size);
+        gone.is_some()
+    }
+
+    fn used(&mut self, name: &FileName) -> Option<Row> {
+        self.uses += 1;
+        let row = self.rows.get_mut(name)?;
+        row.used = self.uses;
+        Some(*row)
+    }
+
+    /// The least recently used record, if a record of `size` bytes named `name` does not fit with the others.
+    fn victim(&self, name: &FileName, size: u64, limits: &Limits) -> Option<FileName> {
+        let replaced = self.rows.get(name);
+        let records = self.rows.len() + usize::from(replaced.is_none());
+        let bytes = self.bytes - replaced.map_or(0, |row| row.size) + size;
+        if records <= limits.records && bytes <= limits.bytes {
+            return None;
+        }
+        let others = self.rows.iter().filter(|(other, _)| *other != name);
+        others.min_by_key(|(_, row)| row.used).map(|(other, _)| *other)
+    }
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    /// Opens the folder, which need not exist. An unreadable folder counts as empty, and is logged.
+    #[must_use]
+    pub fn open(folder: PathBuf, limits: Limits) -> Self {
+        let shelf = Self {
+            folder,
+            limits,
+            index: Mutex::default(),
+            writing: Mutex::default(),
+        };
+        match shelf.load() {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let folder = shelf.folder.display();
+                tracing::warn!(%folder, %error, "Failed to read kept records; starting without them");
+            }
+        }
+        shelf
+    }
+
+    /// Reads names and sizes only; the files are verified when they are used. The oldest come first, for the eviction.
+    fn load(&self) -> io::Result<()> {
+        let mut found = Vec::new();
+        for file in fs::read_dir(&self.folder)? {
+            let file = file?;
+            let name = file.file_name();
+            match name.to_str().and_then(FileName::parse) {
+                Some(name) => {
+                    let about = file.metadata()?;
+                    found.push((about.modified()?, name, about.len()));
+                }
+                // A file that was being written when the power failed.
+                None => self.delete(&file.path()),
+            }
+        }
+        found.sort();
+        for (_, name, size) in found {
+            if size > self.limits.file {
+                self.delete(&self.path(&name));
+                continue;
+            }
+            self.make_room(&name, size);
+            self.index.lock().insert(name, size, None);
+        }
+        Ok(())
+    }
+
+    /// Returns the record of `key`. A damaged file is deleted.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Record> {
+        let name = FileName::of(key);
+        self.index.lock().used(&name)?;
+        let record = self.read(&name);
+        if record.is_none() && self.index.lock().remove(&name) {
+            self.delete(&self.path(&name));
+        }
+        record.filter(|record| record.key == key)
+    }
+
+    /// All intact records; damaged files are deleted.
+    #[must_use]
+    pub fn all(&self) -> Vec<Record> {
+        let names: Vec<FileName> = self.index.lock().rows.keys().copied().collect();
+        let read = |name: &FileName| {
+            let record = self.read(name);
+            if record.is_none() && self.index.lock().remove(name) {
+                self.delete(&self.path(name));
+            }
+            record
+        };
+        names.iter().filter_map(read).collect()
+    }
+
+    /// Writes a record if it differs from the one on the disk. Evicts the least recently used ones for it. Returns true
+    /// if it wrote.
+    ///
+    /// # Errors
+    /// [`ShelfError`]; the former record of that key stays.
+    pub fn put(&self, record: &Record) -> Result<bool, ShelfError> {
+        let _one = self.writing.lock();
+        let (name, file) = (FileName::of(&record.key), Bytes::from(record.encode()));
+        let size = file.len() as u64;
+        let max = self.limits.file.min(self.limits.bytes);
+        if size > max {
+            return Err(ShelfError::TooLarge { size, max });
+        }
+        let new = sum(&file);
+        let held = self.index.lock().used(&name);
+        if let Some(row) = held
+            && row.size == size
+            && row.sum.or_else(|| self.read_file(&name).map(|held| sum(&held))) == Some(new)
+        {
+            self.index.lock().insert(name, size, Some(new));
+            return Ok(false);
+        }
+        let path = self.path(&name);
+        match write_secret(&path, &file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                DirBuilder::new()
+                    .recursive(true)
+                    .mode(FOLDER_MODE)
+                    .create(&self.folder)?;
+                write_secret(&path, &file)?;
+            }
+            written => written?,
+        }
+        self.index.lock().insert(name, size, Some(new));
+        // Only now: a full disk must not cost the others.
+        self.make_room(&name, size);
+        Ok(true)
+    }
+
+    /// Deletes the record of `key`, durably.
+    ///
+    /// # Errors
+    /// The file could not be deleted; the record is gone for this process.
+    pub fn remove(&self, key: &str) -> io::Result<()> {
+        let _one = self.writing.lock();
+        let name = FileName::of(key);
+        if !self.index.lock().remove(&name) {
+            return Ok(());
+        }
+        match fs::remove_file(self.path(&name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        File::open(&self.folder)?.sync_all()
+    }
+
+    /// Deletes all records.
+    pub fn clear(&self) {
+        let _one = self.writing.lock();
+        let names: Vec<FileName> = self.index.lock().rows.keys().copied().collect();
+        for name in names {
+            self.index.lock().remove(&name);
+            self.delete(&self.path(&name));
+        }
+    }
+
+    /// Records and bytes held.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let index = self.index.lock();
+        Totals {
+            records: index.rows.len(),
+            bytes: index.bytes,
+        }
+    }
+
+    fn make_room(&self, name: &FileName, size: u64) {
+        loop {
+            let victim = self.index.lock().victim(name, size, &self.limits);
+            let Some(victim) = victim else { return };
+            self.index.lock().remove(&victim);
+            self.delete(&self.path(&victim));
+        }
+    }
+
+    fn read(&self, name: &FileName) -> Option<Record> {
+        Record::decode(&self.read_file(name)?)
+    }
+
+    fn read_file(&self, name: &FileName) -> Option<Bytes> {
+        let mut file = Vec::new();
+        let max = self.limits.file + 1;
+        let read = File::open(self.path(name)).and_then(|open| open.take(max).read_to_end(&mut file));
+        read.is_ok().then(|| file.into())
+    }
+
+    fn path(&self, name: &FileName) -> PathBuf {
+        self.folder.join(name.to_string())
+    }
+
+    fn delete(&self, path: &Path) {
+        if let Err(error) = fs::remove_file(path) {
+            tracing::debug!(path = %path.display(), %error, "Failed to delete kept record");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    use serde_json::json;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    const ROOM: Limits = Limits {
+        records: 4,
+        bytes: 4096,
+        file: 2048,
+    };
+
+    fn record(key: &str, body: &str) -> Record {
+        Record {
+            key: key.to_owned(),
+            facts: json!({}),
+            body: body.to_owned().into(),
+        }
+    }
+
+    fn open(folder: &TestDir) -> Shelf {
+        Shelf::open(folder.path().join("kept"), ROOM)
+    }
+
+    fn files(folder: &TestDir) -> Vec<PathBuf> {
+        let files = fs::read_dir(folder.path().join("kept")).unwrap();
+        files.map(|file| file.unwrap().path()).collect()
+    }
+
+    #[test]
+    fn records_outlive_the_process_and_are_the_owners_alone() {
+        let folder = TestDir::new();
+        open(&folder).put(&record("a", "one")).unwrap();
+        assert_eq!(open(&folder).get("a"), Some(record("a", "one")));
+        assert_eq!(open(&folder).get("b"), None);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(
+            (mode(&folder.path().join("kept")), mode(&files(&folder)[0])),
+            (0o700, 0o600)
+        );
+    }
+
+    #[test]
+    fn equal_record_is_not_written_again() {
+        let folder = TestDir::new();
+        let shelf = open(&folder);
+        assert!(shelf.put(&record("a", "one")).unwrap());
+        let inode = fs::metadata(&files(&folder)[0]).unwrap().ino();
+        assert!(!shelf.put(&record("a", "one")).unwrap());
+        assert!(!open(&folder).put(&record("a", "one")).unwrap(), "nor after a restart");
+        assert_eq!(fs::metadata(&files(&folder)[0]).unwrap().ino(), inode);
+        assert!(shelf.put(&record("a", "two")).unwrap());
+        assert_eq!(open(&folder).get("a"), Some(record("a", "two")));
+    }
+
+    #[test]
+    fn file_cut_at_any_byte_counts_as_none_and_is_deleted() {
+        let folder = TestDir::new();
+        open(&folder).put(&record("a", "one")).unwrap();
+        let path = files(&folder).remove(0);
+        let whole = fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(open(&folder).get("a"), None, "{length}");
+            assert!(files(&folder).is_empty(), "{length}");
+            fs::write(&path, &whole[..length]).unwrap();
+            let shelf = open(&folder);
+            assert!(shelf.put(&record("a", "one")).unwrap(), "{length}");
+            assert_eq!(shelf.get("a"), Some(record("a", "one")), "{length}");
+        }
+    }
+
+    #[test]
+    fn half_written_files_of_a_power_cut_are_deleted_and_the_old_record_stays() {
+        let folder = TestDir::new();
+        open(&folder).put(&record("a", "one")).unwrap();
+        let cut = folder.path().join("kept/.0123.77.tmp");
+        fs::write(&cut, b"yurtrec1").unwrap();
+        assert_eq!(open(&folder).get("a"), Some(record("a", "one")));
+        assert!(!cut.exists());
+    }
+
+    #[test]
+    fn least_recently_used_records_give_way() {
+        let folder = TestDir::new();
+        let shelf = open(&folder);
+        for key in ["a", "b", "c", "d"] {
+            shelf.put(&record(key, key)).unwrap();
+        }
+        shelf.get("a").unwrap();
+        shelf.put(&record("e", "e")).unwrap();
+        let held = ["a", "b", "c", "d", "e"].map(|key| shelf.get(key).is_some());
+        assert_eq!(held, [true, false, true, true, true]);
+        let large = "x".repeat(1900);
+        shelf.put(&record("a", &large)).unwrap();
+        shelf.put(&record("f", &large)).unwrap();
+        let totals = shelf.totals();
+        assert!(
+            totals.bytes <= ROOM.bytes && totals.records == files(&folder).len(),
+            "{totals:?}"
+        );
+        assert_eq!(open(&folder).totals(), totals);
+    }
+
+    #[test]
+    fn record_that_is_too_large_evicts_nothing() {
+        let folder = TestDir::new();
+        let shelf = open(&folder);
+        shelf.put(&record("a", "one")).unwrap();
+        let refused = shelf.put(&record("a", &"x".repeat(3000)));
+        assert!(matches!(refused, Err(ShelfError::TooLarge { max: 2048, .. })));
+        assert_eq!(shelf.get("a"), Some(record("a", "one")));
+    }
+
+    #[test]
+    fn failing_disk_keeps_the_old_record() {
+        let folder = TestDir::new();
+        let shelf = open(&folder);
+        shelf.put(&record("a", "one")).unwrap();
+        // A directory at the place of the temporary file: creating it fails, as on a full disk.
+        let name = FileName::of("a");
+        let blocked = folder.path().join(format!("kept/.{name}.{}.tmp", std::process::id()));
+        fs::create_dir(&blocked).unwrap();
+        assert!(matches!(shelf.put(&record("a", "two")), Err(ShelfError::Disk(_))));
+        assert_eq!(shelf.get("a"), Some(record("a", "one")));
+        assert_eq!(open(&folder).get("a"), Some(record("a", "one")));
+    }
+
+    #[test]
+    fn removed_records_stay_removed() {
+        let folder = TestDir::new();
+        let shelf = open(&folder);
+        shelf.put(&record("a", "one")).unwrap();
+        shelf.put(&record("b", "two")).unwrap();
+        shelf.remove("a").unwrap();
+        shelf.remove("a").unwrap();
+        assert_eq!((shelf.get("a"), open(&folder).all()), (None, vec![record("b", "two")]));
+        shelf.clear();
+        assert_eq!(open(&folder).totals(), Totals::default());
+    }
+}

@@ -1,0 +1,27 @@
+//! Starts the parts that answer while the cloud is away.
+
+use std::sync::Arc;
+
+use super::Wiring;
+use crate::offline::answers::Answers;
+use crate::offline::{Offline, default_components};
+use crate::proxy::authorize::Authorizer;
+
+// === impl Wiring ===
+
+impl Wiring {
+    /// Opens the kept answers and starts their writer.
+    pub(super) fn offline(&self, authorizer: Authorizer) -> Arc<Offline> {
+        let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
+        let (clock, failures) = (self.clock.clone(), self.data.failures().clone());
+        let (answers, writer) = Answers::open(&self.config.cache_dir, clock, failures);
+        let writing = writer.run(self.cloud.0.subscribe(), token, is_foreign);
+        self.tasks.spawn_critical("keep-answers", writing);
+        Arc::new(Offline {
+            answers,
+            authorizer,
+            reach: self.cloud.0.subscribe(),
+            is_cacheable: default_components(),
+        })
+    }
+}

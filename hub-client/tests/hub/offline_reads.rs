@@ -1,0 +1,139 @@
+//! Answers of the cloud that the hub keeps for the time without it: discovery, and objects read by name.
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode};
+use yurt_runtime::http::{Body, json, respond};
+use yurt_test_support::eventually;
+
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const NODE: &str = "/api/v1/nodes/n1";
+const SECRET: &str = "/api/v1/namespaces/shop/secrets/db";
+const APIS: &str = "/apis";
+const GROUPS: &str = r#"{"kind":"APIGroupList","apiVersion":"v1","groups":[]}"#;
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Bytes that no parser accepts.
+const OPAQUE: &[u8] = b"k8s\0\n\x1f\n\x16\x00\xff\xfe";
+
+fn answer(content_type: &str, body: impl Into<Bytes>) -> Response<Body> {
+    respond(
+        StatusCode::OK,
+        content_type.parse().unwrap(),
+        yurt_runtime::http::full(body),
+    )
+}
+
+/// Waits until the hub holds so many answers.
+async fn until_kept(hub: &TestHub, count: u64) {
+    hub.until("the answers must be kept", |state| {
+        state["offline"]["answers"]["records"] == count
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn discovery_and_objects_outlive_the_cloud_and_a_restart() {
+    let mut cloud = Cloud::start().await;
+    cloud.on(APIS, |request| async move {
+        let accept = request.headers().get("accept").cloned();
+        match accept.filter(|accept| accept == AGGREGATED) {
+            Some(_) => answer(AGGREGATED, "{\"kind\":\"APIGroupDiscoveryList\"}"),
+            None => json(StatusCode::OK, GROUPS),
+        }
+    });
+    cloud.on(NODE, |_| async { answer(PROTOBUF, OPAQUE) });
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let kubelet = hub.kubelet();
+    kubelet.get(APIS).await.expect(200);
+    kubelet.get_with(APIS, &[("accept", AGGREGATED)]).await.expect(200);
+    let both = [("accept", "application/vnd.kubernetes.protobuf,application/json")];
+    let online = kubelet.get_with(&format!("{NODE}?resourceVersion=0"), &both).await;
+    assert_eq!(online.header("yurt-stale"), None);
+    until_kept(&hub, 3).await;
+    cloud.go_away().await;
+    hub.crash().await;
+    let kubelet = hub.kubelet();
+    let plain = kubelet.get(APIS).await;
+    assert_eq!((plain.code, &plain.body[..]), (200, GROUPS.as_bytes()));
+    let aggregated = kubelet.get_with(APIS, &[("accept", AGGREGATED)]).await;
+    assert_eq!(aggregated.header("content-type"), Some(AGGREGATED));
+    let node = kubelet.get_with(NODE, &both).await;
+    assert_eq!((node.code, &node.body[..]), (200, OPAQUE));
+    assert_eq!(
+        (node.header("content-type"), node.header("yurt-stale")),
+        (Some(PROTOBUF), Some("true"))
+    );
+    let json_only = kubelet.get_with(NODE, &[("accept", "application/json")]).await;
+    assert_eq!(json_only.code, 503, "no answer of another type than the client accepts");
+    cloud.come_back().await;
+    let back = eventually("the cloud answers again", async || {
+        Some(hub.kubelet().get_with(NODE, &both).await).filter(|answer| answer.header("yurt-stale").is_none())
+    });
+    back.await.expect(200);
+}
+
+#[tokio::test]
+async fn kept_objects_are_returned_to_callers_with_the_right_to_read_them_only() {
+    let mut cloud = Cloud::start().await;
+    cloud.on(SECRET, |request| async move {
+        let is_theirs = request.headers().get("authorization") == Some(&HeaderValue::from_static("Bearer theirs"));
+        if is_theirs || request.headers().get("authorization").is_none() {
+            return json(StatusCode::OK, "{\"kind\":\"Secret\"}");
+        }
+        yurt_runtime::http::status_response(&yurt_apimachinery::Status::failure(403, "Forbidden", "no"))
+    });
+    cloud.on(APIS, |_| async { json(StatusCode::OK, GROUPS) });
+    let hub = TestHub::start(&cloud, &[]).await;
+    let theirs = hub.bearer("kubelet/v1", "theirs");
+    theirs.get(SECRET).await.expect(200);
+    theirs.get(APIS).await.expect(200);
+    hub.component("curl/8").get(APIS).await.expect(401);
+    until_kept(&hub, 2).await;
+    cloud.go_away().await;
+    theirs.get(SECRET).await.expect(200);
+    theirs.get(APIS).await.expect(200);
+    let made_up = hub.bearer("kubelet/v1", "made-up");
+    let refused = made_up.get(SECRET).await;
+    assert!([403, 429, 503].contains(&refused.code), "{}", refused.code);
+    made_up.get(APIS).await.expect(503);
+    hub.bearer("kubectl/v1", "theirs").get(SECRET).await.expect(503);
+}
+
+#[tokio::test]
+async fn object_that_the_cloud_deleted_is_not_returned_later() {
+    let mut cloud = Cloud::start().await;
+    cloud.on(SECRET, |_| async { json(StatusCode::OK, "{}") });
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(SECRET).await.expect(200);
+    until_kept(&hub, 1).await;
+    cloud.off(SECRET);
+    hub.kubelet().get(SECRET).await.expect(404);
+    until_kept(&hub, 0).await;
+    cloud.go_away().await;
+    hub.kubelet().get(SECRET).await.expect(503);
+}
+
+#[tokio::test]
+async fn names_that_look_like_paths_stay_below_the_folder() {
+    let mut cloud = Cloud::start().await;
+    let dotted = "/api/v1/namespaces/shop/configmaps/..%5c..%5cetc";
+    cloud.on(dotted, |_| async { json(StatusCode::OK, "{}") });
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.component("kubelet/../../x").get(dotted).await.expect(200);
+    until_kept(&hub, 1).await;
+    let kept = std::fs::read_dir(hub.folder().path().join("cache/answers")).unwrap();
+    let names: Vec<String> = kept
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(
+        names.len() == 1 && names[0].bytes().all(|b| b.is_ascii_hexdigit()),
+        "{names:?}"
+    );
+    cloud.go_away().await;
+    for path in ["/api/v1/namespaces/shop/configmaps/..%2fetc", "/apis/../version"] {
+        hub.kubelet().get(path).await.expect(400);
+    }
+    hub.kubelet().get(dotted).await.expect(200);
+}
