@@ -10,6 +10,8 @@ use yurt_apimachinery::meta::dns_label_errors;
 use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
+use crate::health::judge::LbMode;
+
 mod fixed;
 mod identity;
 mod joining;
@@ -58,9 +60,13 @@ pub struct Flags {
     /// Name of this node's NodePool (label apps.openyurt.io/nodepool on Nodes); required with --enable-coordinator.
     #[arg(long, default_value = "")]
     nodepool_name: String,
-    /// Cloud apiservers, https://host:port, separated by commas; the hub uses the first one that answers.
+    /// Cloud apiservers, https://host:port, separated by commas. Each is probed on its own; a server that is down gets no requests.
     #[arg(long, default_value = "")]
     server_addr: String,
+    /// Choice between several cloud apiservers. rr: forwarded requests take those that are up in turn. priority: all go to the first one in
+    /// the order of --server-addr that is up, and return to it once it has been up for 30 s again.
+    #[arg(long, value_enum, default_value_t = LbModeFlag::Rr)]
+    lb_mode: LbModeFlag,
     #[command(flatten)]
     joining: joining::JoiningFlags,
     /// CA of client certificates, at the HTTPS port and between the relays of a pool: the apiserver's --client-ca-file. Set it if this is
@@ -150,6 +156,13 @@ pub struct Flags {
     log: LogFlags,
 }
 
+/// Values of `--lb-mode`.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LbModeFlag {
+    Rr,
+    Priority,
+}
+
 /// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -167,6 +180,8 @@ pub struct Config {
     pub pool: String,
     /// Cloud apiservers in order of preference; at least one.
     pub servers: Vec<Uri>,
+    /// Choice between them.
+    pub lb_mode: LbMode,
     /// Kubeconfig with CA and node certificate.
     pub kubeconfig: PathBuf,
     /// Means of joining the cluster; `None` if the kubelet owns the certificate.
@@ -300,6 +315,10 @@ impl Flags {
             proxy_addr: SocketAddr::new(self.bind_proxy_address, self.proxy_port),
             secure_addr: SocketAddr::new(self.bind_proxy_address, self.proxy_secure_port),
             servers,
+            lb_mode: match self.lb_mode {
+                LbModeFlag::Rr => LbMode::RoundRobin,
+                LbModeFlag::Priority => LbMode::Priority,
+            },
             coordinator,
             dummy: self.enable_dummy_if.then(|| (self.dummy_if_name.clone(), dummy_ip)),
             hub_host,

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::{Method, StatusCode};
 use yurt_runtime::http::client::{ClientError, HttpClient};
 
@@ -21,7 +23,7 @@ pub struct PreflightError {
     problem: String,
 }
 
-/// Queries the cloud and the coordinator once, concurrently.
+/// Queries the cloud's servers and the coordinator once, concurrently.
 ///
 /// # Errors
 /// [`PreflightError`] if a server refuses our certificate or presents one that our CA did not sign.
@@ -31,21 +33,34 @@ pub async fn check(config: &Config, upstreams: &Upstreams) -> Result<(), Preflig
         .coordinator
         .as_ref()
         .and_then(|coordinator| coordinator.ca_file.as_ref());
-    let cloud = ask("kubeconfig", &kubeconfig, &upstreams.cloud.server().node);
+    let servers = (0..upstreams.cloud.len()).map(|place| &upstreams.cloud.at(place).knocks);
+    let cloud = ask("kubeconfig", &kubeconfig, servers.collect());
     let pool = async {
         let Some(client) = upstreams.coordinator.as_ref().map(|coordinator| &coordinator.once) else {
             return Ok(());
         };
         match coordinator_ca {
-            Some(ca) => ask("coordinator-ca-file", &ca.display().to_string(), client).await,
-            None => ask("kubeconfig", &kubeconfig, client).await,
+            Some(ca) => ask("coordinator-ca-file", &ca.display().to_string(), vec![client]).await,
+            None => ask("kubeconfig", &kubeconfig, vec![client]).await,
         }
     };
     let (cloud, pool) = tokio::join!(cloud, pool);
     cloud.and(pool)
 }
 
-async fn ask(flag: &'static str, file: &str, client: &HttpClient) -> Result<(), PreflightError> {
+/// Asks the servers concurrently; the first answer counts.
+async fn ask(flag: &'static str, file: &str, servers: Vec<&HttpClient>) -> Result<(), PreflightError> {
+    let mut asked: FuturesUnordered<_> = servers.into_iter().map(|client| ask_one(flag, file, client)).collect();
+    while let Some(answer) = asked.next().await {
+        if let Some(answer) = answer {
+            return answer;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the finding about one server; `None` if it does not answer.
+async fn ask_one(flag: &'static str, file: &str, client: &HttpClient) -> Option<Result<(), PreflightError>> {
     let problem = match client.request_json(Method::GET, "/livez", None, TIMEOUT).await {
         Err(error @ ClientError::Tls { .. }) => {
             format!("{error}; is {file} of the same cluster as this server's certificate?")
@@ -56,7 +71,8 @@ async fn ask(flag: &'static str, file: &str, client: &HttpClient) -> Result<(), 
                 client.server()
             )
         }
-        _ => return Ok(()),
+        Ok(_) => return Some(Ok(())),
+        Err(_) => return None,
     };
-    Err(PreflightError { flag, problem })
+    Some(Err(PreflightError { flag, problem }))
 }

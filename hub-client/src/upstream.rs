@@ -1,6 +1,7 @@
 //! Connections of the hub to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
 //! behind a watch.
 
+mod availability;
 pub(crate) mod hop_by_hop;
 pub(crate) mod json_watch;
 mod token;
@@ -13,11 +14,13 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode, Uri};
 use yurt_apimachinery::Status;
 use yurt_runtime::TaskGroup;
-use yurt_runtime::http::client::{ClientError, HttpClient, Protocol};
+use yurt_runtime::http::client::{ClientError, HttpClient, LifeSigns, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingClientTls, TlsError};
 
 use crate::config::Config;
+use crate::health::judge::LbMode;
+pub use availability::Availability;
 use token::{RotatedToken, TokenWatch};
 
 /// Maximum time to connect, TLS included.
@@ -101,15 +104,24 @@ pub struct CloudServer {
     pub streams: HttpClient,
     /// Node identity: heartbeats and probes.
     pub beats: HttpClient,
+    /// Node identity, HTTP/1.1: probes over new connections, while the open ones are silent.
+    pub knocks: HttpClient,
     /// The forwarding identity, if given.
     pub delegate: Option<HttpClient>,
+    /// Signs of life from all these clients.
+    pub signs: LifeSigns,
+    /// Judgement of the probes.
+    pub availability: Arc<Availability>,
 }
 
 /// All cloud apiservers, and the one in use.
 #[derive(Debug)]
 pub struct Cloud {
     servers: Vec<CloudServer>,
+    mode: LbMode,
     current: AtomicUsize,
+    /// Number of requests so far that took a server in turn.
+    turn: AtomicUsize,
     delegate_token: Option<RotatedToken>,
 }
 
@@ -153,14 +165,53 @@ impl Cloud {
             node: client.clone(),
             token: client.clone(),
             streams: client.clone(),
+            knocks: client.clone(),
             beats: client,
             delegate: None,
+            signs: LifeSigns::default(),
+            availability: Arc::default(),
         };
+        Self::new(vec![server], LbMode::default(), None)
+    }
+
+    fn new(servers: Vec<CloudServer>, mode: LbMode, delegate_token: Option<RotatedToken>) -> Self {
         Self {
-            servers: vec![server],
+            servers,
+            mode,
             current: AtomicUsize::new(0),
-            delegate_token: None,
+            turn: AtomicUsize::new(0),
+            delegate_token,
         }
+    }
+
+    /// Rule for the choice between the servers.
+    #[must_use]
+    pub fn mode(&self) -> LbMode {
+        self.mode
+    }
+
+    /// Servers for one request, in the order in which it tries them: those that are up, else those that are not known
+    /// to be unreachable. Empty while the cloud is away.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<usize> {
+        let servers = || self.servers.iter().map(|server| &server.availability).enumerate();
+        let mut places: Vec<usize> = servers()
+            .filter(|(_, server)| server.is_up() == Some(true))
+            .map(|(place, _)| place)
+            .collect();
+        if places.is_empty() {
+            places = servers()
+                .filter(|(_, server)| server.may_answer())
+                .map(|(place, _)| place)
+                .collect();
+        }
+        let first = match self.mode {
+            LbMode::RoundRobin => self.turn.fetch_add(1, Ordering::Relaxed),
+            LbMode::Priority => places.iter().position(|place| *place == self.current()).unwrap_or(0),
+        };
+        let count = places.len().max(1);
+        places.rotate_left(first % count);
+        places
     }
 
     /// Server in use.
@@ -211,6 +262,19 @@ impl Cloud {
     }
 }
 
+// === impl CloudServer ===
+
+impl CloudServer {
+    /// Makes new requests use new connections.
+    pub(crate) fn reconnect(&self) {
+        let clients = [&self.node, &self.token, &self.streams, &self.beats, &self.knocks];
+        clients
+            .into_iter()
+            .chain(&self.delegate)
+            .for_each(HttpClient::reconnect);
+    }
+}
+
 // === impl Upstreams ===
 
 impl Upstreams {
@@ -246,12 +310,16 @@ impl Upstreams {
             let delegate = delegate
                 .as_mut()
                 .map(|delegate| delegate.client("server-addr", uri, Protocol::Http2));
+            let signs = LifeSigns::default();
             Ok(CloudServer {
                 delegate: delegate.transpose()?,
-                node: node.client("server-addr", uri, Protocol::Http1)?,
-                token: anonymous.client("server-addr", uri, Protocol::Http1)?,
-                streams: node.client("server-addr", uri, Protocol::Http2)?,
-                beats: node.client("server-addr", uri, Protocol::Http2)?,
+                node: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
+                token: anonymous.noting(uri, Protocol::Http1, signs.clone(), false)?,
+                streams: node.noting(uri, Protocol::Http2, signs.clone(), false)?,
+                beats: node.noting(uri, Protocol::Http2, signs.clone(), true)?,
+                knocks: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
+                signs,
+                availability: Arc::default(),
             })
         };
         let servers = config
@@ -264,11 +332,7 @@ impl Upstreams {
         let delegate_token = delegate.and_then(|delegate| delegate.watch(tasks));
         node.watch(tasks);
         anonymous.watch(tasks);
-        let cloud = Arc::new(Cloud {
-            servers,
-            current: AtomicUsize::new(0),
-            delegate_token,
-        });
+        let cloud = Arc::new(Cloud::new(servers, config.lb_mode, delegate_token));
         Ok(Self {
             cloud,
             coordinator,
@@ -359,8 +423,31 @@ impl Identity {
     }
 
     fn client(&mut self, flag: &'static str, uri: &Uri, protocol: Protocol) -> Result<HttpClient, UpstreamError> {
-        let client = HttpClient::new(uri.clone(), Some(self.tls.clone()), protocol, CONNECT_TIMEOUT)
-            .map_err(|error| UpstreamError::Server { flag, error })?;
+        self.add(
+            flag,
+            HttpClient::new(uri.clone(), Some(self.tls.clone()), protocol, CONNECT_TIMEOUT),
+        )
+    }
+
+    /// A client of a cloud server that notes signs of life.
+    fn noting(
+        &mut self,
+        uri: &Uri,
+        protocol: Protocol,
+        signs: LifeSigns,
+        asks: bool,
+    ) -> Result<HttpClient, UpstreamError> {
+        let tls = Some(self.tls.clone());
+        let client = HttpClient::noting(uri.clone(), tls, protocol, CONNECT_TIMEOUT, signs, asks);
+        self.add("server-addr", client)
+    }
+
+    fn add(
+        &mut self,
+        flag: &'static str,
+        client: Result<HttpClient, ClientError>,
+    ) -> Result<HttpClient, UpstreamError> {
+        let client = client.map_err(|error| UpstreamError::Server { flag, error })?;
         client.set_bearer_token(self.token.as_ref().map(TokenWatch::token));
         self.clients.push(client.clone());
         Ok(client)

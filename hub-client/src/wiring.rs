@@ -184,6 +184,7 @@ impl Wiring {
             local: Arc::new(local),
             cloud: PassThrough {
                 cloud,
+                reach: self.cloud.0.subscribe(),
                 tasks: self.tasks.clone(),
                 wake: self.cloud.1.clone(),
             },

@@ -32,8 +32,10 @@ mod hub {
     mod relay_attacks;
     mod relay_pool;
     mod reporting;
+    mod servers;
     mod sharing;
     mod sharing_limits;
+    mod silence;
     mod sizes;
     mod smuggling;
     mod smuggling_http2;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::Status;
 use yurt_codec::negotiation::Negotiated;
 
+mod breaking;
 mod chunks;
 pub mod client;
 mod gzip;
@@ -27,6 +28,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
+pub use breaking::broken_by;
 pub use chunks::{chunks, joined};
 pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, GzipPlace, accepts_gzip, gzip};
 pub use gzip_frames::{gzip_bytes, gzip_frames, mark_gzip};

@@ -1,6 +1,7 @@
 //! Passes requests on to the cloud. Bodies, watches and upgrades stream; nothing is buffered or changed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::header::{CONNECTION, HOST, HeaderName, UPGRADE};
@@ -9,23 +10,32 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyStream;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::ClientError;
-use yurt_runtime::http::{Body, empty, pass};
+use yurt_runtime::http::{Body, broken_by, empty, pass, until};
 
 use super::caller::{Caller, Credential};
 use super::screen;
-use crate::upstream::Cloud;
+use crate::health::CloudReach;
 use crate::upstream::hop_by_hop::strip;
+use crate::upstream::{Cloud, CloudServer};
 
 /// Size of the copy buffer of each direction of an upgraded connection, bytes.
 const COPY_BUFFER: usize = 16 * 1024;
+
+/// Maximum wait for the first judgement about the cloud, after the hub's start.
+const JUDGED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Sender of requests to the cloud.
 pub struct PassThrough {
     /// The cloud.
     pub cloud: Arc<Cloud>,
+    /// Reachability of the cloud.
+    pub reach: watch::Receiver<CloudReach>,
     /// Owner of upgraded connections.
     pub tasks: TaskGroup,
     /// Wakes the cloud's prober.
@@ -35,47 +45,93 @@ pub struct PassThrough {
 // === impl PassThrough ===
 
 impl PassThrough {
-    /// Sends a request and returns the cloud's answer.
+    /// Sends a request and returns the cloud's answer. While the cloud is known to be away it sends nothing.
     ///
     /// # Errors
-    /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on.
+    /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on. 504 without
+    /// Retry-After when the cloud may have acted on a request that must not be repeated.
     pub async fn send(
         &self,
         request: Request<Body>,
         info: &RequestInfo,
         caller: &Caller,
     ) -> Result<Response<Body>, Status> {
-        let server = self.cloud.server();
+        if let Credential::Certificate { user, .. } = &caller.credential {
+            return Err(info.forbidden(
+                user,
+                "a client certificate cannot be passed on to the cloud: use a bearer token",
+            ));
+        }
+        let server = self.server().await?;
         let client = match &caller.credential {
             Credential::Node => &server.node,
-            Credential::Token(_) => &server.token,
-            Credential::Certificate { user, .. } => {
-                return Err(info.forbidden(
-                    user,
-                    "a client certificate cannot be passed on to the cloud: use a bearer token",
-                ));
-            }
+            _ => &server.token,
         };
         let upgrade = request.headers().get(UPGRADE).cloned();
+        let is_repeatable = request.method().is_idempotent();
         let (mut downstream, request) = split(request, upgrade.as_ref());
-        let mut response = client.send(request).await.map_err(|error| self.unreachable(&error))?;
+        let lost = server.availability.lost();
+        let sent = lost.run_until_cancelled(client.send(request)).await;
+        let mut response = match sent {
+            Some(Ok(response)) => response,
+            Some(Err(error)) => return Err(self.unreachable(&error, is_repeatable)),
+            None => return Err(silent(is_repeatable)),
+        };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             if upgrade.is_none() {
                 return Err(Status::internal("the cloud switched protocols without a request"));
             }
             let upstream = hyper::upgrade::on(&mut response);
             if let Some(downstream) = downstream.take() {
-                self.tasks.spawn_isolated("upgraded", tunnel(downstream, upstream));
+                let lost = lost.clone();
+                self.tasks.spawn_isolated("upgraded", async move {
+                    lost.run_until_cancelled(tunnel(downstream, upstream)).await;
+                });
             }
         }
-        Ok(answer(response, info.verb == Verb::Watch))
+        Ok(answer(response, info.verb == Verb::Watch, lost))
     }
 
-    fn unreachable(&self, error: &ClientError) -> Status {
+    /// Returns a server that may answer. Waits for the first judgement if there is none yet.
+    async fn server(&self) -> Result<&CloudServer, Status> {
+        if self.reach.borrow().failed_probes.is_none() {
+            let mut reach = self.reach.clone();
+            let judged = reach.wait_for(|reach| reach.failed_probes.is_some());
+            // Without one the request tries for itself.
+            let _ = tokio::time::timeout(JUDGED_WITHIN, judged).await;
+        }
+        match self.cloud.candidates().first() {
+            Some(place) => Ok(self.cloud.at(*place)),
+            None => Err(Status::service_unavailable(
+                "the cloud is unreachable: none of its servers answers",
+                1,
+            )),
+        }
+    }
+
+    fn unreachable(&self, error: &ClientError, is_repeatable: bool) -> Status {
         self.wake.notify_one();
         tracing::debug!(%error, "Failed to send request to cloud");
-        Status::service_unavailable(format!("the cloud is unreachable: {error}"), 1)
+        if is_repeatable || error.never_sent() {
+            return Status::service_unavailable(format!("the cloud is unreachable: {error}"), 1);
+        }
+        not_repeatable(&error.to_string())
     }
+}
+
+/// Answer to a request whose server fell silent.
+fn silent(is_repeatable: bool) -> Status {
+    const WHY: &str = "the server has fallen silent";
+    match is_repeatable {
+        true => Status::service_unavailable(format!("the cloud is unreachable: {WHY}"), 1),
+        false => not_repeatable(WHY),
+    }
+}
+
+/// Answer to a request that the cloud may have acted on. Without Retry-After, clients do not repeat it by themselves.
+fn not_repeatable(why: &str) -> Status {
+    let message = format!("the cloud may or may not have acted on the request: {why}");
+    Status::failure(504, reason::TIMEOUT, message)
 }
 
 /// Splits off the request to send, and the handle of its own upgrade if it requests one.
@@ -111,7 +167,7 @@ pub fn forwardable(mut head: Parts) -> Parts {
     head
 }
 
-fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
+fn answer(response: Response<Incoming>, is_watch: bool, lost: CancellationToken) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
     let upgrade = head.headers.get(UPGRADE).cloned();
@@ -122,7 +178,7 @@ fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
         return Response::from_parts(head, empty());
     }
     if !is_watch || !head.status.is_success() {
-        return Response::from_parts(head, pass(body));
+        return Response::from_parts(head, broken_by(pass(body), lost, "the cloud has fallen silent"));
     }
     // A stream that breaks at the cloud ends cleanly at the client: it resumes its watch. After an HTTP/2 reset
     // client-go would relist.
@@ -135,7 +191,7 @@ fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
                 .map(Ok::<_, std::convert::Infallible>),
         )
     });
-    Response::from_parts(head, yurt_runtime::http::stream(pieces))
+    Response::from_parts(head, until(yurt_runtime::http::stream(pieces), lost))
 }
 
 /// Copies in both directions until one side ends.

@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::{Body, json as answer_json, read_body};
 use yurt_test_support::{LOOPBACK, eventually, free_port};
@@ -35,6 +36,8 @@ pub(crate) struct Link {
     target: SocketAddr,
     addr: SocketAddr,
     tasks: TaskGroup,
+    /// True while nothing passes.
+    is_frozen: watch::Sender<bool>,
 }
 
 /// A pool of hubs without a leader: no heartbeats are forwarded by a leader.
@@ -139,6 +142,7 @@ impl Link {
             target,
             addr: LOOPBACK,
             tasks: TaskGroup::new(),
+            is_frozen: watch::Sender::new(false),
         };
         link.resume().await;
         link
@@ -165,6 +169,16 @@ impl Link {
         self.open(false).await;
     }
 
+    /// Stops all bytes without a sign: open connections stay open, and new ones are accepted.
+    pub(crate) fn freeze(&self) {
+        self.is_frozen.send_replace(true);
+    }
+
+    /// Lets bytes pass over new connections again.
+    pub(crate) fn thaw(&self) {
+        self.is_frozen.send_replace(false);
+    }
+
     async fn open(&mut self, swallows: bool) {
         let addr = self.addr;
         let listener = eventually("the link must get its port", async || {
@@ -174,14 +188,23 @@ impl Link {
         self.addr = listener.local_addr().unwrap();
         self.tasks = TaskGroup::new();
         let (target, tasks) = (self.target, self.tasks.clone());
+        let is_frozen = self.is_frozen.subscribe();
         self.tasks.spawn("link", async move {
             while let Ok((mut near, _)) = listener.accept().await {
+                let mut is_frozen = is_frozen.clone();
                 tasks.spawn("link-connection", async move {
-                    if swallows {
+                    if swallows || *is_frozen.borrow() {
                         return std::future::pending().await;
                     }
-                    if let Ok(mut far) = TcpStream::connect(target).await {
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    let Ok(mut far) = TcpStream::connect(target).await else {
+                        return;
+                    };
+                    let froze = tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => false,
+                        frozen = is_frozen.wait_for(|is_frozen| *is_frozen) => frozen.is_ok(),
+                    };
+                    if froze {
+                        std::future::pending().await
                     }
                 });
             }

@@ -23,11 +23,13 @@ use super::{APPLICATION_JSON, Body, CollectError, Unbounded, collect, empty, ful
 
 mod connector;
 mod error;
+mod signs;
 pub mod tunnel;
 
 use connector::{ConnectionNumber, Connector};
 pub use connector::{Dial, Duplex};
 pub use error::ClientError;
+pub use signs::LifeSigns;
 
 /// A client of one server. Cheap to clone; clones share connections. Traffic that must not wait behind other traffic
 /// (heartbeats behind watches) needs a client of its own.
@@ -55,6 +57,9 @@ struct ClientShared {
     protocol: Protocol,
     connect_timeout: Duration,
     dial: Option<Dial>,
+    signs: Option<LifeSigns>,
+    /// True if HTTP/2 connections request signs of life.
+    asks: bool,
     tls: RwLock<Option<ClientConfig>>,
     // Guards only the handle: a new TLS configuration replaces it as a whole.
     pool: RwLock<Client<Connector, Body>>,
@@ -76,6 +81,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(25);
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which an unanswered ping ends the connection.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Silence of a connection after which a client that requests signs of life sends a ping.
+pub const SIGN_INTERVAL: Duration = Duration::from_millis(1500);
+/// Time after which its unanswered ping ends the connection. Lost packets are repeated after up to 6 s.
+const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum bytes of one HTTP/2 stream in flight: 2.5 MB/s at a round trip of 100 ms.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The same for a connection: thirty stalled readers must not stop the others.
@@ -117,6 +126,34 @@ impl HttpClient {
         connect_timeout: Duration,
         dial: Option<Dial>,
     ) -> Result<Self, ClientError> {
+        Self::with(base, tls, protocol, connect_timeout, dial, None)
+    }
+
+    /// As [`Self::new`], noting in `signs` what arrives from the server. If `asks`, an HTTP/2 connection requests a sign
+    /// of life after every [`SIGN_INTERVAL`] in which nothing arrived over it.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn noting(
+        base: Uri,
+        tls: Option<ClientConfig>,
+        protocol: Protocol,
+        connect_timeout: Duration,
+        signs: LifeSigns,
+        asks: bool,
+    ) -> Result<Self, ClientError> {
+        Self::with(base, tls, protocol, connect_timeout, None, Some((signs, asks)))
+    }
+
+    fn with(
+        base: Uri,
+        tls: Option<ClientConfig>,
+        protocol: Protocol,
+        connect_timeout: Duration,
+        dial: Option<Dial>,
+        signs: Option<(LifeSigns, bool)>,
+    ) -> Result<Self, ClientError> {
+        let (signs, asks) = signs.map_or((None, false), |(signs, asks)| (Some(signs), asks));
         let unusable = |why: &str| ClientError::Unusable {
             server: base.to_string(),
             why: why.to_owned(),
@@ -136,8 +173,8 @@ impl HttpClient {
         };
         let prefix = base.path().trim_end_matches('/').to_owned();
         let opened = Arc::default();
-        let connector = |tls| Connector::new(tls, connect_timeout, dial.clone(), Arc::clone(&opened));
-        let pool = RwLock::new(pool(tls.clone(), protocol, connector));
+        let connector = |tls| Connector::new(tls, connect_timeout, dial.clone(), Arc::clone(&opened), signs.clone());
+        let pool = RwLock::new(pool(tls.clone(), protocol, asks, connector));
         let bearer = RwLock::new(None);
         Ok(HttpClient {
             shared: Arc::new(ClientShared {
@@ -147,6 +184,8 @@ impl HttpClient {
                 protocol,
                 connect_timeout,
                 dial,
+                signs,
+                asks,
                 tls: RwLock::new(tls),
                 pool,
                 bearer,
@@ -193,12 +232,13 @@ impl HttpClient {
         }
     }
 
-    fn reconnect(&self) {
+    /// Makes new requests use new connections. Running requests stay where they are.
+    pub fn reconnect(&self) {
         let shared = &self.shared;
-        let (dial, opened) = (shared.dial.clone(), shared.opened.clone());
-        let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, opened);
+        let (dial, opened, signs) = (shared.dial.clone(), shared.opened.clone(), shared.signs.clone());
+        let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, opened, signs);
         let tls = shared.tls.read().clone();
-        *shared.pool.write() = pool(tls, shared.protocol, connector);
+        *shared.pool.write() = pool(tls, shared.protocol, shared.asks, connector);
     }
 
     /// Sets the bearer token of [`Self::request_json`] and [`Self::request_bytes`]. A token that is invalid in a header
@@ -322,8 +362,13 @@ impl fmt::Debug for HttpClient {
 fn pool(
     tls: Option<ClientConfig>,
     protocol: Protocol,
+    asks: bool,
     connector: impl FnOnce(Option<Arc<ClientConfig>>) -> Connector,
 ) -> Client<Connector, Body> {
+    let (interval, timeout) = match asks {
+        true => (SIGN_INTERVAL, SIGN_TIMEOUT),
+        false => (PING_INTERVAL, PING_TIMEOUT),
+    };
     let tls = tls.map(|mut tls| {
         tls.alpn_protocols = protocol.alpn().iter().map(|name| name.to_vec()).collect();
         Arc::new(tls)
@@ -339,8 +384,8 @@ fn pool(
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .http2_max_send_buf_size(MAX_SEND_BUFFER)
         .http2_max_header_list_size(MAX_HEADER_BYTES)
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_interval(interval)
+        .http2_keep_alive_timeout(timeout)
         .http2_keep_alive_while_idle(true)
         .build(connector(tls))
 }

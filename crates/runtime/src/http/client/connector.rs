@@ -20,6 +20,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
+use super::signs::{LifeSigns, Noting};
 use crate::http::tcp;
 
 /// A stream of bytes in both directions.
@@ -39,10 +40,11 @@ pub(super) struct Connector {
     dial: Option<Dial>,
     /// Number of opened connections.
     opened: Arc<AtomicU64>,
+    signs: Option<LifeSigns>,
 }
 
 /// Transport below TLS.
-type Raw = Either<TcpStream, Box<dyn Duplex>>;
+type Raw = Noting<Either<TcpStream, Box<dyn Duplex>>>;
 
 /// Reason why there is no connection. No request was sent on it.
 #[derive(Debug, thiserror::Error)]
@@ -76,12 +78,14 @@ impl Connector {
         timeout: Duration,
         dial: Option<Dial>,
         opened: Arc<AtomicU64>,
+        signs: Option<LifeSigns>,
     ) -> Self {
         Connector {
             tls,
             timeout,
             dial,
             opened,
+            signs,
         }
     }
 
@@ -107,6 +111,7 @@ impl Connector {
                     Either::Left(stream)
                 }
             };
+            let stream = Noting::new(stream, self.signs);
             let Some(tls) = self.tls else {
                 return Ok(Either::Left(stream));
             };
