@@ -10,7 +10,16 @@
 pub mod binding;
 pub mod chain;
 pub mod context;
+pub mod discardcloudservice;
+pub mod endpoints;
+pub mod forwardkubesvctraffic;
+pub mod hostnetworkpropagation;
+pub mod inclusterconfig;
+mod json;
 pub mod masterservice;
+mod near;
+pub mod nodeportisolation;
+pub mod serviceenvupdater;
 pub mod servicetopology;
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
@@ -18,17 +27,54 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 pub use chain::Chain;
 pub use context::{FilterContext, HubAddress, Inputs, Members, NodePool, Pool, ServiceLookup};
 
+const SERVICES: (&str, &str) = ("", "services");
+const ENDPOINTS: (&str, &str) = ("", "endpoints");
+const SLICES: (&str, &str) = ("discovery.k8s.io", "endpointslices");
+const CONFIG_MAPS: (&str, &str) = ("", "configmaps");
+const PODS: (&str, &str) = ("", "pods");
+
 /// All filters. The order of the table is the order of the calls.
-pub static FILTERS: [Registration; 2] = [
+pub static FILTERS: [Registration; 9] = [
     Registration {
         components: &["kube-proxy", "coredns", "nginx-ingress-controller"],
-        resources: &[("", "endpoints"), ("discovery.k8s.io", "endpointslices")],
-        ..Registration::new(&servicetopology::ServiceTopology)
+        ..Registration::new(&servicetopology::ServiceTopology, &[ENDPOINTS, SLICES])
+    },
+    Registration {
+        aliases: &["ingresscontroller"],
+        ..Registration::new(&endpoints::PoolEndpoints, &[ENDPOINTS])
     },
     Registration {
         components: &["kubelet"],
-        resources: &[("", "services")],
-        ..Registration::new(&masterservice::MasterService)
+        ..Registration::new(&masterservice::MasterService, &[SERVICES])
+    },
+    Registration {
+        components: &["kube-proxy"],
+        is_edge_only: true,
+        ..Registration::new(&discardcloudservice::DiscardCloud, &[SERVICES])
+    },
+    Registration {
+        components: &["kubelet"],
+        ..Registration::new(&inclusterconfig::InClusterConfig, &[CONFIG_MAPS])
+    },
+    Registration {
+        components: &["kube-proxy"],
+        ..Registration::new(&nodeportisolation::NodePortIsolation, &[SERVICES])
+    },
+    Registration {
+        components: &["kubelet"],
+        is_off: true,
+        is_edge_only: true,
+        ..Registration::new(&hostnetworkpropagation::HostNetworkPropagation, &[PODS])
+    },
+    Registration {
+        components: &["kube-proxy"],
+        is_edge_only: true,
+        ..Registration::new(&forwardkubesvctraffic::ForwardKubeServiceTraffic, &[SLICES])
+    },
+    Registration {
+        components: &["kubelet"],
+        is_edge_only: true,
+        ..Registration::new(&serviceenvupdater::ServiceEnvUpdater, &[PODS])
     },
 ];
 
@@ -81,12 +127,12 @@ pub enum Verdict {
 // === impl Registration ===
 
 impl Registration {
-    const fn new(filter: &'static dyn ObjectFilter) -> Self {
+    const fn new(filter: &'static dyn ObjectFilter, resources: &'static [(&'static str, &'static str)]) -> Self {
         Registration {
             filter,
             aliases: &[],
             components: &[],
-            resources: &[],
+            resources,
             is_off: false,
             is_edge_only: false,
         }

@@ -31,12 +31,23 @@ mod tests {
     #[test]
     fn defaults_are_upstreams_and_a_get_is_filtered_like_a_list() {
         assert_eq!(bound("kubelet", "services"), VERBS.map(|_| vec!["masterservice"]));
+        assert_eq!(bound("kubelet", "configmaps"), VERBS.map(|_| vec!["inclusterconfig"]));
+        assert_eq!(bound("kubelet", "pods"), VERBS.map(|_| vec!["serviceenvupdater"]));
         for component in ["kube-proxy", "coredns", "nginx-ingress-controller"] {
             assert_eq!(bound(component, "endpoints"), VERBS.map(|_| vec!["servicetopology"]));
+        }
+        for component in ["coredns", "nginx-ingress-controller"] {
             assert_eq!(
                 bound(component, "endpointslices"),
                 VERBS.map(|_| vec!["servicetopology"])
             );
+        }
+        let of_kube_proxy = [
+            ("endpointslices", ["servicetopology", "forwardkubesvctraffic"]),
+            ("services", ["discardcloudservice", "nodeportisolation"]),
+        ];
+        for (resource, filters) in of_kube_proxy {
+            assert_eq!(bound("kube-proxy", resource), VERBS.map(|_| filters.to_vec()));
         }
     }
 
@@ -44,7 +55,7 @@ mod tests {
     fn nothing_else_is_bound() {
         let others = [
             ("kubelet", "endpoints"),
-            ("kube-proxy", "services"),
+            ("kube-proxy", "pods"),
             ("yurthub", "services"),
             ("", "services"),
         ];

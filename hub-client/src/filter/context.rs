@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use yurt_apimachinery::Object;
+use yurt_apimachinery::{Object, ObjectKey};
 
 /// Inputs of the filters in addition to the object.
 #[derive(Clone, Copy)]
@@ -81,7 +81,7 @@ pub enum Members<'a> {
 /// Lookup of Services in the replica of this hub.
 pub trait ServiceLookup {
     /// Returns a Service; `None` if it is unknown, at least so far.
-    fn service(&self, namespace: &str, name: &str) -> Option<Object>;
+    fn service(&self, key: &ObjectKey) -> Option<Object>;
 }
 
 /// Inputs that change while views are open. A view is evaluated again when one that its filters name has changed.

@@ -2,10 +2,13 @@
 //!
 //! The kubelet injects KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT from it. So pods with the in-cluster
 //! configuration connect to the hub and continue while the cloud is away.
+//!
+//! Hides nothing: a Service without a spec is kept.
 
-use serde_json::{Value, json};
+use yurt_apimachinery::object::wire::quote;
 use yurt_apimachinery::{Object, ResourceKind};
 
+use super::json::{self, Edit, Json};
 use super::{FilterContext, ObjectFilter, Verdict};
 
 const NAMESPACE: &str = "default";
@@ -25,30 +28,37 @@ impl ObjectFilter for MasterService {
 
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let is_service = kind.group.is_empty() && kind.plural == "services";
-        if !is_service || object.namespace() != Some(NAMESPACE) || object.name() != NAME {
+        if !is_service || !is_kubernetes(object) {
             return Verdict::Keep;
         }
-        let mut value = object.to_value();
-        let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else {
-            return Verdict::Keep;
-        };
-        spec.insert("clusterIP".to_owned(), json!(context.hub.host));
-        spec.insert("clusterIPs".to_owned(), json!([context.hub.host]));
-        let mut ports = spec
-            .get_mut("ports")
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten();
-        if let Some(port) = ports
-            .find(|port| port["name"] == PORT_NAME)
-            .and_then(Value::as_object_mut)
-        {
-            port.insert("port".to_owned(), json!(context.hub.secure_port));
-        }
-        // The Service was readable before, so it is readable with another address.
-        Object::from_value(value, kind).map_or(Verdict::Drop, Verdict::Replace)
+        let host = quote(context.hub.host);
+        let hosts = format!("[{host}]");
+        let edited = Json::of(object).edit_at(&["spec"], &|spec| {
+            let ports = spec
+                .member("ports")
+                .and_then(|ports| with_port(ports, context.hub.secure_port));
+            let mut members = vec![("clusterIP", host.as_bytes()), ("clusterIPs", hosts.as_bytes())];
+            members.extend(ports.as_deref().map(|ports| ("ports", ports)));
+            spec.with(&members)
+        });
+        json::verdict(kind, edited)
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// True for Service `default/kubernetes` and for the slice that kube-apiserver keeps for it.
+pub(super) fn is_kubernetes(object: &Object) -> bool {
+    object.namespace() == Some(NAMESPACE) && object.name() == NAME
+}
+
+/// Ports whose first one named `https` has another number; `None` if nothing changes.
+pub(super) fn with_port(ports: Json<'_>, number: u16) -> Option<Vec<u8>> {
+    let mut is_found = false;
+    ports.edit_items(|port| {
+        if is_found || port.member("name").and_then(Json::text).as_deref() != Some(PORT_NAME) {
+            return Edit::Keep;
+        }
+        is_found = true;
+        let edited = port.with(&[("port", number.to_string().as_bytes())]);
+        edited.map_or(Edit::Keep, Edit::Set)
+    })
+}

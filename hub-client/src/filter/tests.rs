@@ -1,4 +1,4 @@
-//! World of the filters' worked examples, and tests for all filters.
+//! World of the filters' examples and rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,35 +6,51 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use yurt_apimachinery::kind::find_kind;
 
-use super::context::FilterOptions;
+use super::context::{DiscardCloudService, FilterOptions};
 use super::*;
 
+mod examples;
+mod invariants;
+
 /// World of the tests. This node is e1; pool east has e1 and e2; each Service of namespace shop requests a topology.
+#[derive(Debug)]
 pub(super) struct World {
-    pub(super) host: &'static str,
-    pub(super) pool: WorldPool,
-    pub(super) services: BTreeMap<&'static str, Option<&'static str>>,
-    pub(super) members: BTreeSet<String>,
+    host: String,
+    node: String,
+    pool: WorldPool,
+    services: BTreeMap<&'static str, Option<&'static str>>,
+    options: FilterOptions,
 }
 
 /// [`Pool`] without the borrow.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum WorldPool {
-    East,
-    Void,
-    NoPool,
-    Missing,
+#[derive(Clone, Debug)]
+enum WorldPool {
     Unknown,
+    NoPool,
+    Named {
+        name: String,
+        members: WorldMembers,
+        host_network: Option<bool>,
+    },
+}
+
+/// [`Members`] without the borrow.
+#[derive(Clone, Debug)]
+enum WorldMembers {
+    Unknown,
+    Missing,
+    Names(BTreeSet<String>),
 }
 
 impl Default for World {
     fn default() -> Self {
-        Self::with_pool(WorldPool::East)
+        Self::of(&Value::Null)
     }
 }
 
 impl World {
-    pub(super) fn with_pool(pool: WorldPool) -> Self {
+    /// The world of an example: members of `context` replace the defaults.
+    fn of(context: &Value) -> Self {
         let services = [
             ("web", Some("openyurt.io/nodepool")),
             ("loc", Some("kubernetes.io/hostname")),
@@ -42,61 +58,89 @@ impl World {
             ("odd", Some("openyurt.io/nodePool")),
             ("plain", None),
         ];
-        let members = if matches!(pool, WorldPool::East) {
-            vec!["e1", "e2"]
-        } else {
-            Vec::new()
+        let discard_cloud_service = match context["discard"].as_str() {
+            Some("opt-in") => DiscardCloudService::OptIn,
+            _ => DiscardCloudService::OptOut,
         };
+        let east = json!({"name": "east", "members": ["e1", "e2"]});
         World {
-            host: "169.254.2.1",
-            pool,
+            host: context["host"].as_str().unwrap_or("169.254.2.1").to_owned(),
+            node: context["node"].as_str().unwrap_or("e1").to_owned(),
+            pool: WorldPool::of(context.get("pool").unwrap_or(&east)),
             services: services.into_iter().collect(),
-            members: members.into_iter().map(str::to_owned).collect(),
+            options: FilterOptions { discard_cloud_service },
         }
     }
 
     pub(super) fn context(&self) -> FilterContext<'_> {
-        let named = |members| {
-            Pool::Named(NodePool {
-                name: "east",
-                members,
-                host_network: None,
-            })
-        };
-        let pool = match self.pool {
-            WorldPool::East | WorldPool::Void => named(Members::Names(&self.members)),
+        let pool = match &self.pool {
+            WorldPool::Unknown => Pool::Unknown,
             WorldPool::NoPool => Pool::NoPool,
-            WorldPool::Missing => named(Members::Missing),
-            WorldPool::Unknown => named(Members::Unknown),
+            WorldPool::Named {
+                name,
+                members,
+                host_network,
+            } => Pool::Named(NodePool {
+                name,
+                members: match members {
+                    WorldMembers::Unknown => Members::Unknown,
+                    WorldMembers::Missing => Members::Missing,
+                    WorldMembers::Names(names) => Members::Names(names),
+                },
+                host_network: *host_network,
+            }),
         };
         let hub = HubAddress {
-            host: self.host,
+            host: &self.host,
             secure_port: 10268,
         };
         FilterContext {
             hub,
-            node_name: "e1",
+            node_name: &self.node,
             pool,
             services: self,
-            options: FilterOptions::default(),
+            options: self.options,
+        }
+    }
+}
+
+impl WorldPool {
+    fn of(pool: &Value) -> Self {
+        match pool.as_str() {
+            Some("unknown") => WorldPool::Unknown,
+            Some("none") => WorldPool::NoPool,
+            _ => WorldPool::Named {
+                name: pool["name"].as_str().unwrap().to_owned(),
+                members: match &pool["members"] {
+                    Value::Array(names) => {
+                        WorldMembers::Names(names.iter().map(|name| name.as_str().unwrap().to_owned()).collect())
+                    }
+                    other if other == "missing" => WorldMembers::Missing,
+                    _ => WorldMembers::Unknown,
+                },
+                host_network: pool["hostNetwork"].as_bool(),
+            },
         }
     }
 }
 
 impl ServiceLookup for World {
-    fn service(&self, namespace: &str, name: &str) -> Option<Object> {
-        let keys = self.services.get(name).filter(|_| namespace == "shop")?;
+    fn service(&self, key: &ObjectKey) -> Option<Object> {
+        let keys = self
+            .services
+            .get(key.name())
+            .filter(|_| key.namespace() == Some("shop"))?;
         let annotations = keys.map(|keys| json!({ servicetopology::TOPOLOGY_KEYS_ANNOTATION: keys }));
-        let metadata = json!({"namespace": namespace, "name": name, "annotations": annotations});
+        let metadata = json!({"namespace": "shop", "name": key.name(), "annotations": annotations});
         Some(Object::from_value(json!({ "metadata": metadata }), kind("", "services")).unwrap())
     }
 }
 
-pub(super) fn object(kind: &ResourceKind, text: &str) -> Object {
+fn object(kind: &ResourceKind, text: &str) -> Object {
     Object::parse(Bytes::copy_from_slice(text.as_bytes()), kind).unwrap()
 }
 
-pub(super) fn kind(group: &str, resource: &str) -> &'static ResourceKind {
+fn kind(group: &str, resource: &str) -> &'static ResourceKind {
     find_kind(group, resource).unwrap()
 }
 
@@ -105,43 +149,6 @@ pub(super) fn service(text: &str) -> (&'static ResourceKind, Object) {
     (kind, object(kind, text))
 }
 
-pub(super) fn slice(text: &str) -> (&'static ResourceKind, Object) {
-    let kind = kind("discovery.k8s.io", "endpointslices");
-    (kind, object(kind, text))
-}
-
-/// `in` and `out` of a worked example; `None` = dropped, equal texts = kept byte for byte.
-pub(super) fn check(filter: &dyn ObjectFilter, kind: &ResourceKind, world: &World, input: &str, output: Option<&str>) {
-    let given = object(kind, input);
-    match (filter.filter(kind, &given, &world.context()), output) {
-        (Verdict::Drop, None) => {}
-        (Verdict::Keep, Some(output)) => assert_eq!(input, output),
-        (Verdict::Replace(seen), Some(output)) => {
-            assert_ne!(input, output, "an object that does not change has to be kept: {seen:?}");
-            let expected: Value = serde_json::from_str(output).unwrap();
-            let mut seen = seen.to_value();
-            for inserted in ["apiVersion", "kind"] {
-                seen.as_object_mut().unwrap().remove(inserted);
-            }
-            assert_eq!(seen, expected);
-        }
-        (verdict, output) => panic!("{verdict:?} instead of {output:?}"),
-    }
-}
-
-#[test]
-fn filters_have_distinct_names_and_something_to_judge() {
-    let names: BTreeSet<_> = FILTERS.iter().map(|registered| registered.filter.name()).collect();
-    assert_eq!(names.len(), FILTERS.len());
-    assert!(FILTERS.iter().all(|registered| !registered.resources.is_empty()));
-}
-
-#[test]
-fn objects_of_other_kinds_are_kept() {
-    let world = World::default();
-    let text =
-        r#"{"metadata":{"namespace":"default","name":"kubernetes","labels":{"kubernetes.io/service-name":"web"}}}"#;
-    for registered in &FILTERS {
-        check(registered.filter, kind("", "configmaps"), &world, text, Some(text));
-    }
+fn registered(name: &str) -> &'static Registration {
+    FILTERS.iter().find(|registered| registered.is_named(name)).unwrap()
 }

@@ -242,9 +242,8 @@ impl View for Filtered {
 }
 
 impl ServiceLookup for Services<'_> {
-    fn service(&self, namespace: &str, name: &str) -> Option<Object> {
-        let key = ObjectKey::new(Some(namespace), name);
-        self.0.read(|c| c.object(&key).cloned())
+    fn service(&self, key: &ObjectKey) -> Option<Object> {
+        self.0.read(|c| c.object(key).cloned())
     }
 }
 

@@ -1,0 +1,49 @@
+//! `forwardkubesvctraffic`: kube-proxy sees the hub as the only endpoint of Service `default/kubernetes`.
+//!
+//! So traffic to its cluster IP reaches the hub, and Pods continue while the cloud is away. The slice of that name, v1 or
+//! v1beta1, is changed if it has the hub's address family. Its port named `https` gets the hub's number.
+//!
+//! Hides nothing: a slice that cannot be read is kept. So is everything while the hub listens on a loopback address,
+//! which Pods cannot reach.
+
+use yurt_apimachinery::object::wire::quote;
+use yurt_apimachinery::{Object, ResourceKind};
+
+use super::json::{self, Json};
+use super::masterservice::{is_kubernetes, with_port};
+use super::near::Shape;
+use super::{FilterContext, ObjectFilter, Verdict};
+
+/// The filter; see the module.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardKubeServiceTraffic;
+
+impl ObjectFilter for ForwardKubeServiceTraffic {
+    fn name(&self) -> &'static str {
+        "forwardkubesvctraffic"
+    }
+
+    fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
+        let is_slice = matches!(Shape::of(kind), Some(Shape::Slice | Shape::SliceBeta));
+        let host = context.hub.host;
+        if !is_slice || !is_kubernetes(object) || is_loopback(host) {
+            return Verdict::Keep;
+        }
+        let json = Json::of(object);
+        let family = if host.contains(':') { "IPv6" } else { "IPv4" };
+        if json.text_at(&["addressType"]).as_deref() != Ok(family) {
+            return Verdict::Keep;
+        }
+        let endpoints = format!(r#"[{{"addresses":[{}],"conditions":{{"ready":true}}}}]"#, quote(host));
+        let ports = json
+            .member("ports")
+            .and_then(|ports| with_port(ports, context.hub.secure_port));
+        let mut members = vec![("endpoints", endpoints.as_bytes())];
+        members.extend(ports.as_deref().map(|ports| ("ports", ports)));
+        json::verdict(kind, json.with(&members))
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.starts_with("127.") || host == "::1"
+}

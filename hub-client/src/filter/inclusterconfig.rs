@@ -1,0 +1,53 @@
+//! `inclusterconfig`: the kubelet sees ConfigMap `kube-system/kube-proxy` without the path of a kubeconfig.
+//!
+//! A kube-proxy without that line uses the in-cluster configuration, hence the hub. In `config.conf` each line of key
+//! `kubeconfig` becomes a comment; a line counts if it has exactly one colon.
+//!
+//! Hides nothing: a ConfigMap that cannot be read is kept.
+
+use yurt_apimachinery::object::wire::quote;
+use yurt_apimachinery::{Object, ResourceKind};
+
+use super::json::{self, Json};
+use super::{FilterContext, ObjectFilter, Verdict};
+
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "kube-proxy";
+const FILE: &str = "config.conf";
+const KEY: &str = "kubeconfig";
+
+/// The filter; see the module.
+#[derive(Clone, Copy, Debug)]
+pub struct InClusterConfig;
+
+impl ObjectFilter for InClusterConfig {
+    fn name(&self) -> &'static str {
+        "inclusterconfig"
+    }
+
+    fn filter(&self, kind: &ResourceKind, object: &Object, _: &FilterContext<'_>) -> Verdict {
+        let is_config_map = kind.group.is_empty() && kind.plural == "configmaps";
+        if !is_config_map || object.namespace() != Some(NAMESPACE) || object.name() != NAME {
+            return Verdict::Keep;
+        }
+        let edited = Json::of(object).edit_at(&["data", FILE], &|file| {
+            let file = file.text()?;
+            Some(quote(&without_kubeconfig(&file)).into_bytes()).filter(|_| file.split('\n').any(is_kubeconfig))
+        });
+        json::verdict(kind, edited)
+    }
+}
+
+fn without_kubeconfig(file: &str) -> String {
+    let lines = file.split('\n').map(|line| match is_kubeconfig(line) {
+        true => line.replacen(KEY, "#kubeconfig", 1),
+        false => line.to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// True if a line is `kubeconfig: …` after its indentation of spaces.
+fn is_kubeconfig(line: &str) -> bool {
+    let mut parts = line.trim_matches(' ').split(':');
+    parts.next() == Some(KEY) && parts.next().is_some() && parts.next().is_none()
+}
