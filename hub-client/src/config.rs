@@ -11,6 +11,8 @@ use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
 use crate::health::judge::LbMode;
+use crate::identity::Join;
+use crate::replicas::budget::Limits;
 
 mod fixed;
 mod identity;
@@ -20,9 +22,7 @@ mod units;
 
 pub use identity::{NodeIdentity, Proof};
 
-use crate::identity::Join;
-
-/// Minimum of `--max-pool-bytes`.
+/// Minimum of `--max-pool-bytes` and `--max-cache-bytes`.
 const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
 
 /// YurtHub: the node's proxy to the cloud and to its NodePool's coordinator.
@@ -127,6 +127,11 @@ pub struct Flags {
     /// /debug/state.json (troubles). During a list its collection is held twice.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     max_pool_bytes: usize,
+    /// Maximum bytes of all other copies together: what components of this node list and watch. Above it the hub keeps what it has, passes
+    /// further lists and watches on to the cloud, and reports that in /debug/state.json (troubles). Raise it on nodes with many secrets
+    /// and configmaps, or that cache large collections (cache_agents of ConfigMap yurt-hub-cfg).
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    max_cache_bytes: usize,
     /// Take part in the election of the pool's leader.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
@@ -200,8 +205,8 @@ pub struct Config {
     pub coordinator: Option<Coordinator>,
     /// Relay between the pool's hubs, if used.
     pub relay: Option<Relay>,
-    /// Maximum bytes of all copies of pool data.
-    pub max_pool_bytes: usize,
+    /// Maximum bytes of the copies.
+    pub limits: Limits,
     /// Interval between samples that the pool compares with the cloud; zero disables them.
     pub verify_period: Duration,
     /// Kubeconfig of the forwarding identity.
@@ -295,10 +300,7 @@ impl Flags {
                 "must be above 0; use --enable-relay=false",
             ));
         }
-        if self.max_pool_bytes < MAX_POOL_BYTES_LEAST {
-            let problem = format!("must be at least {MAX_POOL_BYTES_LEAST}: recent history alone needs some");
-            return Err(bad("max-pool-bytes", problem));
-        }
+        let limits = self.limits()?;
         if self.relay_address.is_some_and(|address| address.is_unspecified()) {
             return Err(bad("relay-address", "must be an address that other nodes can dial"));
         }
@@ -330,13 +332,29 @@ impl Flags {
             client_ca_file: self.client_ca_file,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
-            max_pool_bytes: self.max_pool_bytes,
+            limits,
             verify_period: self.pool_data_verify_period.0,
             delegate_kubeconfig: self.delegate_kubeconfig,
             identity: self.identity.check(own)?,
             min_request_timeout: self.min_request_timeout.0,
             max_in_flight: self.max_requests_in_flight.max(1),
             verbosity: self.log.verbosity,
+        })
+    }
+
+    fn limits(&self) -> Result<Limits, FlagError> {
+        for (flag, bytes) in [
+            ("max-pool-bytes", self.max_pool_bytes),
+            ("max-cache-bytes", self.max_cache_bytes),
+        ] {
+            if bytes < MAX_POOL_BYTES_LEAST {
+                let problem = format!("must be at least {MAX_POOL_BYTES_LEAST}: recent history alone needs some");
+                return Err(bad(flag, problem));
+            }
+        }
+        Ok(Limits {
+            pool: self.max_pool_bytes,
+            cache: self.max_cache_bytes,
         })
     }
 

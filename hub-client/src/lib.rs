@@ -5,6 +5,7 @@
 //! (probes) → [`upstream`] (connections). `status` shows all of it to the operator; every part reports to [`failures`]
 //! and [`metrics`]. The wiring is in [`Hub::start`] and `wiring.rs`.
 
+pub mod cache;
 pub mod config;
 pub mod dummy_interface;
 pub mod failpoints;
@@ -138,7 +139,7 @@ impl Hub {
         let data = Arc::new(PoolData::open(
             &config.cache_dir,
             &config.pool,
-            config.max_pool_bytes,
+            config.limits,
             clock.clone(),
         )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
@@ -150,6 +151,7 @@ impl Hub {
         let (limits, connections) = (listeners::limits(), metrics.connections.clone());
         let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
+        wiring.load_cache().await;
         wiring.start_probes();
         wiring.start_hub_config();
         wiring.start_replicas();

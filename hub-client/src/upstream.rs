@@ -102,6 +102,8 @@ pub struct CloudServer {
     pub token: HttpClient,
     /// Node identity, HTTP/2: streams of the replicas.
     pub streams: HttpClient,
+    /// No identity, HTTP/2: streams of replicas that a caller's token may read.
+    pub token_streams: HttpClient,
     /// Node identity: heartbeats and probes.
     pub beats: HttpClient,
     /// Node identity, HTTP/1.1: probes over new connections, while the open ones are silent.
@@ -166,6 +168,7 @@ impl Cloud {
             token: client.clone(),
             streams: client.clone(),
             knocks: client.clone(),
+            token_streams: client.clone(),
             beats: client,
             delegate: None,
             signs: LifeSigns::default(),
@@ -316,6 +319,7 @@ impl Upstreams {
                 node: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 token: anonymous.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 streams: node.noting(uri, Protocol::Http2, signs.clone(), false)?,
+                token_streams: anonymous.noting(uri, Protocol::Http2, signs.clone(), false)?,
                 beats: node.noting(uri, Protocol::Http2, signs.clone(), true)?,
                 knocks: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 signs,

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod hub {
     mod authorizing;
+    mod caching;
     mod callers;
     mod client;
     mod cloud;

@@ -120,7 +120,7 @@ impl Local {
     /// Notes the RV of a write in the response, so that this node's reads reflect it.
     pub fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
         match self.data.serving(&info.group, &info.resource) {
-            Some(replica) => self.written.noting(replica, info, response),
+            Some(replica) => self.written.noting(vec![replica], info, response),
             None => response,
         }
     }
@@ -164,7 +164,7 @@ impl Local {
 
 /// True if the component may read this replica. A kubelet acts on everything that it reads. From the replica it gets
 /// only services, which become environment variables of containers; everything else comes from the cloud.
-fn may_be_told(caller: &Caller, replica: &Replica) -> bool {
+pub(super) fn may_be_told(caller: &Caller, replica: &Replica) -> bool {
     caller.component != KUBELET || replica.name() == KUBELET_READS
 }
 
