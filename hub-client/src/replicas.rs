@@ -23,7 +23,7 @@ pub mod durable_copy;
 pub mod follower;
 pub mod history_check;
 pub mod lag;
-pub(crate) mod listing;
+mod listing;
 pub mod membership;
 mod nodepool;
 pub mod origin;
@@ -48,7 +48,6 @@ use yurt_runtime::Clock;
 use yurt_storage::embedded::Disk;
 use yurt_storage::{Replica, Replicas};
 
-use budget::Limits;
 use disk::{DiskError, Opened};
 use distrust::Distrust;
 use durable_copy::DurableCopy;
@@ -63,15 +62,6 @@ use crate::failures::Failures;
 /// Resources every pool shares, by collection name.
 pub const POOL_SCOPE: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 
-/// First character of the names of replicas of the cache. No resource name begins with it.
-pub const CACHED: &str = "/";
-
-/// True if this is the name of a replica of the cache: only this node reads it, and its source is always the cloud.
-#[must_use]
-pub fn is_cached(name: &str) -> bool {
-    name.starts_with(CACHED)
-}
-
 /// All replicas of the hub and the state of their sources.
 pub struct PoolData {
     replicas: Replicas,
@@ -85,20 +75,19 @@ pub struct PoolData {
     history: HistoryState,
     distrust: Distrust,
     failures: Failures,
-    /// Maximum bytes of the replicas.
-    limits: Limits,
+    /// Maximum bytes of all replicas together.
+    max_bytes: usize,
 }
 
 // === impl PoolData ===
 
 impl PoolData {
-    /// Opens the replicas of a hub in `pool` from `folder`, which also records the set of replicas. What exceeds `limits`
-    /// is dropped and fetched again.
+    /// Opens the replicas of a hub in `pool` from `folder`, which also records the set of replicas. Together they may have
+    /// `max_bytes`: a larger durable copy is dropped and fetched again.
     ///
     /// # Errors
     /// [`DiskError`] if neither a new file nor running without one helps.
-    pub fn open(folder: &Path, pool: &str, limits: impl Into<Limits>, clock: Clock) -> Result<Self, DiskError> {
-        let limits = limits.into();
+    pub fn open(folder: &Path, pool: &str, max_bytes: usize, clock: Clock) -> Result<Self, DiskError> {
         let scope = Scope::open(folder.join(scope::FILE));
         let kinds: Vec<_> = pool_kinds().into_iter().chain(scope.named()).collect();
         let Opened {
@@ -108,7 +97,7 @@ impl PoolData {
             failure,
             other_pool,
             oversized,
-        } = disk::open(folder, pool, (&kinds, limits.pool), &|file| {
+        } = disk::open(folder, pool, (&kinds, max_bytes), &|file| {
             Disk::open(file, clock.clone())
         })?;
         let failures = Failures::new(clock.clone());
@@ -131,7 +120,7 @@ impl PoolData {
             history: HistoryState::default(),
             distrust: Distrust::default(),
             failures,
-            limits,
+            max_bytes,
         })
     }
 
@@ -165,11 +154,6 @@ impl PoolData {
     #[must_use]
     pub fn replicas(&self) -> &Replicas {
         &self.replicas
-    }
-
-    /// The replicas of pool data and members, without those of the cache.
-    pub fn pool_replicas(&self) -> impl Iterator<Item = Arc<Replica>> {
-        self.replicas.iter().filter(|replica| !is_cached(replica.name()))
     }
 
     /// State of the check that the cloud still has the replicas' history.

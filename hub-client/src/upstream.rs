@@ -102,8 +102,6 @@ pub struct CloudServer {
     pub token: HttpClient,
     /// Node identity, HTTP/2: streams of the replicas.
     pub streams: HttpClient,
-    /// No identity, HTTP/2: streams of replicas that a caller's token may read.
-    pub token_streams: HttpClient,
     /// Node identity: heartbeats and probes.
     pub beats: HttpClient,
     /// Node identity, HTTP/1.1: probes over new connections, while the open ones are silent.
@@ -168,7 +166,6 @@ impl Cloud {
             token: client.clone(),
             streams: client.clone(),
             knocks: client.clone(),
-            token_streams: client.clone(),
             beats: client,
             delegate: None,
             signs: LifeSigns::default(),
@@ -286,23 +283,20 @@ impl Upstreams {
     /// # Errors
     /// [`UpstreamError`], naming file and flag.
     pub fn new(config: &Config, tasks: &TaskGroup) -> Result<Self, UpstreamError> {
-        let fail = |error| UpstreamError::Kubeconfig {
-            flag: "kubeconfig",
-            error,
-        };
+        let flag = config.certificate_flag();
+        let fail = |error| UpstreamError::Kubeconfig { flag, error };
         let kubeconfig = Kubeconfig::load(&config.kubeconfig).map_err(fail)?;
         let Some(identity) = kubeconfig.identity.clone() else {
             return Err(UpstreamError::NoIdentity {
                 path: config.kubeconfig.display().to_string(),
             });
         };
-        let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls {
-            flag: "kubeconfig",
-            error,
-        })?;
-        let mut node = Identity::new("kubeconfig", tls.clone())?;
+        let tls = kubeconfig
+            .client_tls()
+            .map_err(|error| UpstreamError::Tls { flag, error })?;
+        let mut node = Identity::new(flag, tls.clone())?;
         let mut anonymous = Identity::new(
-            "kubeconfig",
+            flag,
             ClientTls {
                 ca: tls.ca.clone(),
                 identity: None,
@@ -319,7 +313,6 @@ impl Upstreams {
                 node: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 token: anonymous.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 streams: node.noting(uri, Protocol::Http2, signs.clone(), false)?,
-                token_streams: anonymous.noting(uri, Protocol::Http2, signs.clone(), false)?,
                 beats: node.noting(uri, Protocol::Http2, signs.clone(), true)?,
                 knocks: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 signs,

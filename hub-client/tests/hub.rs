@@ -3,7 +3,6 @@
 #[cfg(test)]
 mod hub {
     mod authorizing;
-    mod caching;
     mod callers;
     mod client;
     mod cloud;
@@ -23,6 +22,7 @@ mod hub {
     mod joining;
     mod limits;
     mod membership;
+    mod modes;
     mod node_identity;
     mod offline_reads;
     mod passing_on;

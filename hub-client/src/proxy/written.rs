@@ -52,8 +52,7 @@ struct Noted {
 /// Data needed to read an answer.
 struct Note {
     written: Arc<Written>,
-    /// Copies of the collection, or of a part of it; at least one.
-    replicas: Vec<Arc<Replica>>,
+    replica: Arc<Replica>,
     format: Format,
     inflate: Option<Box<Inflate>>,
     namespace: String,
@@ -104,17 +103,14 @@ impl Written {
     #[must_use]
     pub fn noting(
         self: &Arc<Self>,
-        replicas: Vec<Arc<Replica>>,
+        replica: Arc<Replica>,
         info: &RequestInfo,
         response: Response<Body>,
     ) -> Response<Body> {
-        let Some(kind) = replicas.first().map(|replica| replica.collection().kind()) else {
-            return response;
-        };
         let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
         // Other subresources contain another kind of object, or are answered by another server.
         let is_object = matches!(info.subresource.as_deref(), None | Some("status"));
-        let is_known = info.version == kind.version;
+        let is_known = info.version == replica.collection().kind().version;
         if !is_write || !is_object || !is_known || !response.status().is_success() {
             return response;
         }
@@ -127,7 +123,7 @@ impl Written {
         };
         let note = Note {
             written: self.clone(),
-            replicas,
+            replica,
             format,
             inflate,
             namespace: info.namespace.clone().unwrap_or_default(),
@@ -207,12 +203,10 @@ impl Noted {
         let Some(seen) = seen.and_then(|seen| plain(self.note.inflate.take(), seen)) else {
             return;
         };
-        for replica in &self.note.replicas {
-            let collection = replica.collection();
-            if let Some(version) = self.note.version(collection.kind(), &seen) {
-                let generation = collection.read(|held| held.generation());
-                self.note.written.note(replica.name(), generation, version);
-            }
+        let collection = self.note.replica.collection();
+        if let Some(version) = self.note.version(collection.kind(), &seen) {
+            let generation = collection.read(|held| held.generation());
+            self.note.written.note(self.note.replica.name(), generation, version);
         }
     }
 }

@@ -106,7 +106,7 @@ impl Sources {
     }
 
     /// Forgets replica `name`, which is gone.
-    pub(crate) fn remove(&self, name: &str) {
+    pub(super) fn remove(&self, name: &str) {
         self.states.lock().remove(name);
     }
 

@@ -36,8 +36,7 @@ pub(super) async fn resource(client: &HttpClient, asked: &GroupVersionResource) 
     Ok(found)
 }
 
-/// Path of the discovery document of a resource's group and version.
-pub(crate) fn group_path(asked: &GroupVersionResource) -> String {
+fn group_path(asked: &GroupVersionResource) -> String {
     let (group, version) = (&asked.group, &asked.version);
     if group.is_empty() {
         format!("/api/{version}")
@@ -57,10 +56,7 @@ async fn get(client: &HttpClient, path: &str) -> Result<Value, String> {
 }
 
 /// Finds the resource in a discovery document.
-///
-/// # Errors
-/// Reason why it cannot be copied.
-pub(crate) fn discovered(document: &Value, asked: &GroupVersionResource) -> Result<SharedResource, String> {
+fn discovered(document: &Value, asked: &GroupVersionResource) -> Result<SharedResource, String> {
     let resources = document["resources"].as_array().into_iter().flatten();
     let resource = resources
         .into_iter()

@@ -23,14 +23,13 @@ use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 /// Group and plural of the stored resources.
-const STORED: [(&str, &str); 8] = [
+const STORED: [(&str, &str); 7] = [
     ("", "services"),
     ("", "endpoints"),
     ("discovery.k8s.io", "endpointslices"),
     ("", "nodes"),
     ("", "pods"),
     ("", "configmaps"),
-    ("", "secrets"),
     ("coordination.k8s.io", "leases"),
 ];
 
