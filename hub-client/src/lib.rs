@@ -5,7 +5,9 @@
 //! (probes) → [`upstream`] (connections). `status` shows all of it to the operator; every part reports to [`failures`]
 //! and [`metrics`]. The wiring is in [`Hub::start`] and `wiring.rs`.
 
+pub mod cache;
 pub mod config;
+pub mod dummy_interface;
 pub mod failpoints;
 pub mod failures;
 pub mod filter;
@@ -14,7 +16,6 @@ pub mod hub_config;
 pub mod identity;
 mod listeners;
 pub mod metrics;
-pub mod node_network;
 pub mod offline;
 mod operator_port;
 pub mod pool;
@@ -56,7 +57,7 @@ const STOP: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A directory is not usable.
-    #[error("--{flag}: cannot use {path}: {error}; it must be a directory that the hub may write")]
+    #[error("--{flag}: cannot use {path}: {error}")]
     Folder {
         /// The flag.
         flag: &'static str,
@@ -138,18 +139,19 @@ impl Hub {
         let data = Arc::new(PoolData::open(
             &config.cache_dir,
             &config.pool,
-            config.max_pool_bytes,
+            config.limits,
             clock.clone(),
         )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         let mut proxies = vec![plain, listeners::encrypted(&config, &upstreams, secure)?];
-        proxies.extend(listeners::for_pods(&mut config, &upstreams, &mut inherited, &tasks).await?);
+        proxies.extend(listeners::dummy(&mut config, &upstreams, &mut inherited).await?);
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
         let (limits, connections) = (listeners::limits(), metrics.connections.clone());
         let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
+        wiring.load_cache().await;
         wiring.start_probes();
         wiring.start_hub_config();
         wiring.start_replicas();

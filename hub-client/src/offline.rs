@@ -33,17 +33,6 @@ use kept_read::KeptRead;
 
 /// Consecutive failed probes after which the cloud is not asked before a kept answer is returned.
 const LOST: u32 = 2;
-/// Components whose answers are kept, as upstream's default cache agents.
-const COMPONENTS: [&str; 7] = [
-    "coredns",
-    "flanneld",
-    "kube-proxy",
-    "kubelet",
-    "raven-agent-ds",
-    "yurthub",
-    "yurttunnel-agent",
-];
-
 /// Decides if answers for a component are kept.
 pub type IsCacheable = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
@@ -57,12 +46,6 @@ pub struct Offline {
     pub reach: watch::Receiver<CloudReach>,
     /// Components whose answers are kept.
     pub is_cacheable: IsCacheable,
-}
-
-/// True if the components that every node has are cacheable.
-#[must_use]
-pub fn default_components() -> IsCacheable {
-    Arc::new(|component| COMPONENTS.contains(&component))
 }
 
 /// True if requests to the cloud are futile at present.

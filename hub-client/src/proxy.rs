@@ -4,6 +4,7 @@
 //!   listener → request info → caller (caller.rs) → router (here) → own lease (pool/heartbeat/own.rs)
 //!              checks (screen.rs)                    place (places.rs)
 //!                                                                 → replica (local.rs, authorised by authorize.rs)
+//!                                                                 → cache   (cached.rs)
 //!                                                                 → cloud   (pass_through.rs; the Node's status also
 //!                                                                            by relay, pool/heartbeat/relaying.rs;
 //!                                                                            writes of pool data noted by written.rs)
@@ -11,6 +12,7 @@
 
 pub mod authorize;
 pub mod body;
+pub mod cached;
 pub mod caller;
 pub mod local;
 pub mod pass_through;
@@ -34,13 +36,13 @@ use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
 use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until};
 
-use crate::config::WorkingMode;
 use crate::metrics::Metrics;
 use crate::offline::Offline;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
 use crate::upstream::hop_by_hop;
 use body::{Late, Timed};
+use cached::Cached;
 use caller::{Caller, Callers, Credential};
 use local::Local;
 use pass_through::PassThrough;
@@ -59,6 +61,8 @@ pub struct Proxy {
     pub callers: Callers,
     /// Serves pool data from this node's replicas.
     pub local: Arc<Local>,
+    /// Serves lists and watches of cacheable components from this node's cache.
+    pub cached: Cached,
     /// Sends all other requests to the cloud.
     pub cloud: PassThrough,
     /// Answers what it can while the cloud is away.
@@ -138,7 +142,11 @@ impl Proxy {
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
         // PlaceGuard until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
-        if let Some(response) = self.local.answer(&request, &info, &caller).await? {
+        let replica = match self.local.answer(&request, &info, &caller).await? {
+            Some(response) => Some(response),
+            None => self.cached.answer(&request, &info, &caller).await?,
+        };
+        if let Some(response) = replica {
             self.metrics.requests.with_label_values(&["replica"]).inc();
             return Ok(ending(response, ends));
         }
@@ -146,11 +154,38 @@ impl Proxy {
         if caller.is_node_component("kubelet") && relaying::is_own_status(&info, &self.node) {
             return self.send_status(request, &info, &caller).await;
         }
-        let response = self
-            .offline
-            .read(&self.cloud, request.map(pass), &info, &caller)
-            .await?;
-        Ok(ending(self.local.note_write(&info, response), ends))
+        let response = self.send_to_cloud(request, &info, &caller).await?;
+        Ok(ending(response, ends))
+    }
+
+    /// Sends a request to the cloud. A read that it does not answer is answered from the cache, before the probes know
+    /// of the loss.
+    async fn send_to_cloud(
+        &self,
+        request: Request<Timed<Incoming>>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        let head = self.cached.head(&request, info);
+        let request = request.map(pass);
+        let sent = match &head {
+            // The replica is newer than an answer that was kept.
+            Some(head) if self.cached.covers(head) => self.cloud.send(request, info, caller).await,
+            _ => self.offline.read(&self.cloud, request, info, caller).await,
+        };
+        let response = match (sent, &head) {
+            (Ok(response), _) => response,
+            (Err(status), Some(head)) if status.code() == StatusCode::SERVICE_UNAVAILABLE.as_u16() => {
+                let cached = self.cached.without_cloud(head, caller).await?;
+                return cached.ok_or(status);
+            }
+            (Err(status), _) => return Err(status),
+        };
+        if let Some(head) = &head {
+            self.cached.note_answer(head, caller, &response);
+        }
+        let response = self.local.note_write(info, response);
+        Ok(self.cached.note_write(info, response))
     }
 
     /// Sends the kubelet's NodeStatus to the cloud, then, on failure, through a relay. Tries the relay first while the
@@ -185,9 +220,7 @@ impl Proxy {
 
     /// True if this is a request of the kubelet for its own node's lease. A create is a POST to the collection.
     fn is_own_lease(&self, info: &RequestInfo, method: &Method, caller: &Caller) -> bool {
-        // In cloud mode the lease is a request as any other.
-        self.local.node.mode == WorkingMode::Edge
-            && caller.is_node_component("kubelet")
+        caller.is_node_component("kubelet")
             && info.group == "coordination.k8s.io"
             && info.resource == "leases"
             && info.namespace.as_deref() == Some(NODE_LEASES)

@@ -23,7 +23,7 @@ pub mod durable_copy;
 pub mod follower;
 pub mod history_check;
 pub mod lag;
-mod listing;
+pub(crate) mod listing;
 pub mod membership;
 mod nodepool;
 pub mod origin;
@@ -48,6 +48,7 @@ use yurt_runtime::Clock;
 use yurt_storage::embedded::Disk;
 use yurt_storage::{Replica, Replicas};
 
+use budget::Limits;
 use disk::{DiskError, Opened};
 use distrust::Distrust;
 use durable_copy::DurableCopy;
@@ -62,6 +63,15 @@ use crate::failures::Failures;
 /// Resources every pool shares, by collection name.
 pub const POOL_SCOPE: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 
+/// First character of the names of replicas of the cache. No resource name begins with it.
+pub const CACHED: &str = "/";
+
+/// True if this is the name of a replica of the cache: only this node reads it, and its source is always the cloud.
+#[must_use]
+pub fn is_cached(name: &str) -> bool {
+    name.starts_with(CACHED)
+}
+
 /// All replicas of the hub and the state of their sources.
 pub struct PoolData {
     replicas: Replicas,
@@ -75,19 +85,20 @@ pub struct PoolData {
     history: HistoryState,
     distrust: Distrust,
     failures: Failures,
-    /// Maximum bytes of all replicas together.
-    max_bytes: usize,
+    /// Maximum bytes of the replicas.
+    limits: Limits,
 }
 
 // === impl PoolData ===
 
 impl PoolData {
-    /// Opens the replicas of a hub in `pool` from `folder`, which also records the set of replicas. Together they may have
-    /// `max_bytes`: a larger durable copy is dropped and fetched again.
+    /// Opens the replicas of a hub in `pool` from `folder`, which also records the set of replicas. What exceeds `limits`
+    /// is dropped and fetched again.
     ///
     /// # Errors
     /// [`DiskError`] if neither a new file nor running without one helps.
-    pub fn open(folder: &Path, pool: &str, max_bytes: usize, clock: Clock) -> Result<Self, DiskError> {
+    pub fn open(folder: &Path, pool: &str, limits: impl Into<Limits>, clock: Clock) -> Result<Self, DiskError> {
+        let limits = limits.into();
         let scope = Scope::open(folder.join(scope::FILE));
         let kinds: Vec<_> = pool_kinds().into_iter().chain(scope.named()).collect();
         let Opened {
@@ -97,7 +108,7 @@ impl PoolData {
             failure,
             other_pool,
             oversized,
-        } = disk::open(folder, pool, (&kinds, max_bytes), &|file| {
+        } = disk::open(folder, pool, (&kinds, limits.pool), &|file| {
             Disk::open(file, clock.clone())
         })?;
         let failures = Failures::new(clock.clone());
@@ -120,7 +131,7 @@ impl PoolData {
             history: HistoryState::default(),
             distrust: Distrust::default(),
             failures,
-            max_bytes,
+            limits,
         })
     }
 
@@ -154,6 +165,11 @@ impl PoolData {
     #[must_use]
     pub fn replicas(&self) -> &Replicas {
         &self.replicas
+    }
+
+    /// The replicas of pool data and members, without those of the cache.
+    pub fn pool_replicas(&self) -> impl Iterator<Item = Arc<Replica>> {
+        self.replicas.iter().filter(|replica| !is_cached(replica.name()))
     }
 
     /// State of the check that the cloud still has the replicas' history.

@@ -23,6 +23,7 @@ use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
+use crate::cache::store::Cache;
 use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::hub_config::HubConfig;
 use crate::identity::CertificateKeeper;
@@ -38,6 +39,8 @@ pub(crate) struct Report {
     pub(crate) node: String,
     pub(crate) pool: String,
     pub(crate) data: Arc<PoolData>,
+    /// The node's cache.
+    pub(crate) cache: Cache,
     pub(crate) cloud: watch::Receiver<CloudReach>,
     pub(crate) coordinator: Option<watch::Receiver<CoordinatorReach>>,
     pub(crate) election: watch::Receiver<ElectionView>,
@@ -156,7 +159,7 @@ impl Report {
         if self.election.borrow().leadership.is_none() {
             return Value::Null;
         }
-        let lags = self.data.replicas().iter().map(|replica| {
+        let lags = self.data.pool_replicas().map(|replica| {
             let position = replica.collection().read(|c| c.position());
             let lag = self.progress.lag(replica.name(), position);
             let lag = lag.map(|lag| json!({"resourceVersions": lag.versions, "milliseconds": lag.time.as_millis()}));
@@ -182,8 +185,7 @@ impl Report {
         };
         let generation = self
             .data
-            .replicas()
-            .iter()
+            .pool_replicas()
             .map(|r| r.collection().read(|c| c.generation()))
             .max();
         json!({
@@ -204,6 +206,7 @@ impl Report {
             "troubles": self.data.failures().describe(),
             "feedLag": self.feed_lag(),
             "collections": collections::describe(&self.data),
+            "cache": self.cache.describe(),
             "scope": self.data.describe_scope(),
             "hubConfig": self.hub_config.borrow().describe(),
             "offline": self.offline.describe(),
@@ -245,9 +248,6 @@ impl Report {
         self.metrics.leads.with_label_values(lease).set(i64::from(leads));
         let won = &self.metrics.elections_won;
         won.inc_by(election.elections_won.saturating_sub(won.get()));
-        self.metrics
-            .certificate_end
-            .set(self.certificate.standing().not_after());
         self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
         self.offline.set_metrics(&self.metrics.offline);
         self.metrics.failures.set(self.data.failures().count());

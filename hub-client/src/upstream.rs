@@ -102,6 +102,8 @@ pub struct CloudServer {
     pub token: HttpClient,
     /// Node identity, HTTP/2: streams of the replicas.
     pub streams: HttpClient,
+    /// No identity, HTTP/2: streams of replicas that a caller's token may read.
+    pub token_streams: HttpClient,
     /// Node identity: heartbeats and probes.
     pub beats: HttpClient,
     /// Node identity, HTTP/1.1: probes over new connections, while the open ones are silent.
@@ -166,6 +168,7 @@ impl Cloud {
             token: client.clone(),
             streams: client.clone(),
             knocks: client.clone(),
+            token_streams: client.clone(),
             beats: client,
             delegate: None,
             signs: LifeSigns::default(),
@@ -283,20 +286,23 @@ impl Upstreams {
     /// # Errors
     /// [`UpstreamError`], naming file and flag.
     pub fn new(config: &Config, tasks: &TaskGroup) -> Result<Self, UpstreamError> {
-        let flag = config.certificate_flag();
-        let fail = |error| UpstreamError::Kubeconfig { flag, error };
+        let fail = |error| UpstreamError::Kubeconfig {
+            flag: "kubeconfig",
+            error,
+        };
         let kubeconfig = Kubeconfig::load(&config.kubeconfig).map_err(fail)?;
         let Some(identity) = kubeconfig.identity.clone() else {
             return Err(UpstreamError::NoIdentity {
                 path: config.kubeconfig.display().to_string(),
             });
         };
-        let tls = kubeconfig
-            .client_tls()
-            .map_err(|error| UpstreamError::Tls { flag, error })?;
-        let mut node = Identity::new(flag, tls.clone())?;
+        let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls {
+            flag: "kubeconfig",
+            error,
+        })?;
+        let mut node = Identity::new("kubeconfig", tls.clone())?;
         let mut anonymous = Identity::new(
-            flag,
+            "kubeconfig",
             ClientTls {
                 ca: tls.ca.clone(),
                 identity: None,
@@ -313,6 +319,7 @@ impl Upstreams {
                 node: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 token: anonymous.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 streams: node.noting(uri, Protocol::Http2, signs.clone(), false)?,
+                token_streams: anonymous.noting(uri, Protocol::Http2, signs.clone(), false)?,
                 beats: node.noting(uri, Protocol::Http2, signs.clone(), true)?,
                 knocks: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 signs,

@@ -9,6 +9,8 @@ use yurt_pool_protocol::source::CoordinatorState;
 use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
+use crate::cache::agents::Agents;
+use crate::cache::store::{self, Cache};
 use crate::config::Config;
 use crate::health::{self, CloudReach, CoordinatorReach};
 use crate::hub_config::disk::ConfigFile;
@@ -21,6 +23,7 @@ use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::proxy::Proxy;
 use crate::proxy::authorize::{self, Authorizer, Means};
+use crate::proxy::cached::Cached;
 use crate::proxy::caller::Callers;
 use crate::proxy::caller::token::NodeToken;
 use crate::proxy::local::{Local, NodeFacts};
@@ -55,6 +58,8 @@ pub(crate) struct Wiring {
     rank: watch::Sender<u32>,
     hub_config: (ConfigFile, watch::Sender<Arc<HubConfig>>),
     findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
+    cache: Cache,
+    agents: Arc<Agents>,
 }
 
 // === impl Wiring ===
@@ -75,7 +80,17 @@ impl Wiring {
         };
         let config_file = ConfigFile::new(&config.cache_dir, &config.namespace);
         let hub_config = watch::Sender::new(Arc::new(config_file.load()));
+        let agents = Arc::new(Agents::new(hub_config.subscribe(), data.failures().clone()));
         let (findings, found) = mpsc::channel(FINDINGS_MAX);
+        let (reach, wake) = (watch::Sender::default(), Arc::<Notify>::default());
+        let cache = Cache::new(store::Means {
+            data: data.clone(),
+            cloud: upstreams.cloud.clone(),
+            reach: reach.subscribe(),
+            wake: wake.clone(),
+            tasks: tasks.clone(),
+            node: config.node.clone(),
+        });
         Self {
             progress: Arc::new(FeedProgress::new(clock.clone())),
             config,
@@ -84,14 +99,23 @@ impl Wiring {
             upstreams,
             data,
             metrics,
-            cloud: (watch::Sender::default(), Arc::default()),
+            cloud: (reach, wake),
             coordinator: (watch::Sender::new(unknown), Arc::default()),
             election: watch::Sender::default(),
             member_count: watch::Sender::new(1),
             rank: watch::Sender::new(0),
+            agents,
             hub_config: (config_file, hub_config),
             findings: (findings, Mutex::new(Some(found))),
+            cache,
         }
+    }
+
+    /// Loads the cached selections, before anything asks for evidence of the cloud's history.
+    pub(crate) async fn load_cache(&self) {
+        self.cache.load().await;
+        let sweeping = self.cache.clone().run(self.tasks.token());
+        self.tasks.spawn_critical("sweep-cache", sweeping);
     }
 
     /// Starts the probes of cloud and coordinator.
@@ -150,7 +174,6 @@ impl Wiring {
             pool: config.pool.clone(),
             host: config.hub_host,
             secure_port: config.secure_addr.port(),
-            mode: config.mode,
         };
         let means = Means {
             reviews: Arc::new(cloud.clone()),
@@ -179,10 +202,17 @@ impl Wiring {
             },
             written: Arc::new(Written::new(self.clock.clone())),
         };
+        let local = Arc::new(local);
+        let cached = Cached {
+            cache: self.cache.clone(),
+            local: local.clone(),
+            agents: self.agents.clone(),
+        };
         Proxy {
             node: config.node.clone(),
             callers: Callers::new(config.identity.clone(), token),
-            local: Arc::new(local),
+            local,
+            cached,
             cloud: PassThrough {
                 cloud,
                 reach: self.cloud.0.subscribe(),
@@ -209,6 +239,7 @@ impl Wiring {
             node: self.config.node.clone(),
             pool: self.config.pool.clone(),
             data: self.data.clone(),
+            cache: self.cache.clone(),
             cloud: self.cloud.0.subscribe(),
             coordinator: self
                 .upstreams

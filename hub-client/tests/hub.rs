@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod hub {
     mod authorizing;
+    mod caching;
     mod callers;
     mod client;
     mod cloud;
@@ -22,7 +23,6 @@ mod hub {
     mod joining;
     mod limits;
     mod membership;
-    mod modes;
     mod node_identity;
     mod offline_reads;
     mod passing_on;

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
@@ -27,7 +28,7 @@ use shared_store::SharedStore;
 pub struct Replica {
     name: String,
     collection: Arc<SharedCollection>,
-    durable: Mutex<Durable>,
+    durable: watch::Sender<Durable>,
     gone: CancellationToken,
 }
 
@@ -106,7 +107,22 @@ impl Replica {
     /// State at the last commit.
     #[must_use]
     pub fn durable(&self) -> Durable {
-        *self.durable.lock()
+        *self.durable.borrow()
+    }
+
+    /// Waits until readers may see it ([`Self::is_served`]). The caller bounds the time.
+    ///
+    /// # Cancel safety
+    /// Holds nothing; may be dropped at any point.
+    pub async fn served(&self) {
+        let (mut durable, mut changes) = (self.durable.subscribe(), self.collection.subscribe());
+        while !self.is_served() {
+            // Both senders are in `self`.
+            tokio::select! {
+                _ = durable.changed() => {}
+                _ = changes.changed() => {}
+            }
+        }
     }
 
     /// Cancelled when the replica is removed, which ends its readers and its source.
@@ -119,7 +135,7 @@ impl Replica {
         Self {
             name: name.to_owned(),
             collection: Arc::new(SharedCollection::new(kind, is_durable)),
-            durable: Mutex::default(),
+            durable: watch::Sender::default(),
             gone: CancellationToken::new(),
         }
     }
@@ -128,11 +144,11 @@ impl Replica {
     fn load(name: &str, kind: &'static ResourceKind, store: Option<&ReplicaStore>) -> Result<Self, StorageError> {
         let replica = Self::new(name, kind, store.is_some());
         if let Some(recovered) = store.map(|store| store.load(name, kind)).transpose()?.flatten() {
-            *replica.durable.lock() = Durable {
+            replica.durable.send_replace(Durable {
                 position: recovered.position,
                 complete: recovered.complete,
                 generation: recovered.generation,
-            };
+            });
             replica.collection.update(|collection| collection.recover(recovered));
         }
         Ok(replica)
@@ -202,6 +218,46 @@ impl Replicas {
             shared.adopt(&replica);
         }
         Ok(replica)
+    }
+
+    /// Adds an empty replica at runtime, whose name the store does not have; an existing one stays.
+    #[must_use]
+    pub fn create(&self, name: &str, kind: &'static ResourceKind) -> Arc<Replica> {
+        let mut replicas = self.replicas.write();
+        if let Some(replica) = replicas.get(name) {
+            return replica.clone();
+        }
+        let is_durable = !matches!(self.store, Store::Nowhere);
+        let replica = Arc::new(Replica::new(name, kind, is_durable));
+        Arc::make_mut(&mut replicas).insert(name.to_owned(), replica.clone());
+        replica
+    }
+
+    /// Names in the file that begin with `prefix`, each with the bytes that [`Self::add`] would read; none without a
+    /// file. Blocks.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the file cannot be read.
+    pub fn stored(&self, prefix: &str) -> Result<Vec<(String, usize)>, StorageError> {
+        match &self.store {
+            Store::File(store) => {
+                let names = store.names(prefix)?.into_iter();
+                let sized = names.map(|name| store.bytes(&name).map(|bytes| (name, bytes)));
+                sized.collect()
+            }
+            Store::Nowhere | Store::Shared(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Deletes what the file has of the name of no replica. Blocks.
+    ///
+    /// # Errors
+    /// [`StorageError`]; nothing is deleted then.
+    pub fn forget_stored(&self, name: &str) -> Result<(), StorageError> {
+        match &self.store {
+            Store::File(store) => store.forget(name),
+            Store::Nowhere | Store::Shared(_) => Ok(()),
+        }
     }
 
     /// Removes a replica: its readers end. In a file its data is deleted, too. Where replicas are shared, other
@@ -406,14 +462,14 @@ impl Drop for Taken {
 
 impl Replica {
     fn mark_durable(&self, meta: &Meta) {
-        *self.durable.lock() = Durable {
-            position: meta.position(),
-            complete: meta.is_complete(),
-            generation: meta.generation(),
-        };
         let (generation, mark) = (meta.generation(), meta.mark());
         self.collection
             .update_quietly(|held| held.mark_stored(generation, mark));
+        self.durable.send_replace(Durable {
+            position: meta.position(),
+            complete: meta.is_complete(),
+            generation,
+        });
     }
 
     /// Records that a commit stored `mark` where other coordinators read it, too.
@@ -424,10 +480,10 @@ impl Replica {
 
     /// Records that a commit was seen in the store, of this coordinator or another one.
     fn mark_followed(&self, generation: u64, position: ResourceVersion) {
-        *self.durable.lock() = Durable {
+        self.durable.send_replace(Durable {
             position,
             complete: true,
             generation,
-        };
+        });
     }
 }

@@ -22,6 +22,7 @@ use yurt_runtime::http::client::HttpClient;
 use super::relay::client::RelayClient;
 use crate::health::CloudReach;
 use crate::replicas::alarm::{Alarm, Finding};
+use crate::replicas::is_cached;
 use crate::replicas::questions;
 use crate::replicas::truth::{HeldObject, ObjectState, Truth, TruthVerdict, judge};
 use crate::replicas::warnings::{Suspects, Warnings};
@@ -174,7 +175,7 @@ impl Reporter {
     /// Compares the object `key` at the coordinator with the cloud.
     async fn check(&self, collection: &str, key: &ObjectKey) -> Result<(Finding, TruthVerdict), String> {
         let replica = self.alarm.data.replicas().named(collection);
-        let replica = replica.filter(|_| collection != members::COLLECTION);
+        let replica = replica.filter(|_| collection != members::COLLECTION && !is_cached(collection));
         let replica = replica.ok_or_else(|| format!("{collection:?} is not shared here"))?;
         let kind = replica.collection().kind();
         if kind.namespaced != key.namespace().is_some() {

@@ -101,7 +101,7 @@ impl InformerSync {
         let fence = &self.leadership.fence;
         set_annotation(body, "openyurt.io/store", Some(&fence.store));
         set_annotation(body, "openyurt.io/epoch", Some(&fence.epoch.to_string()));
-        for replica in self.data.replicas().iter() {
+        for replica in self.data.pool_replicas() {
             let position = replica.collection().read(|c| c.position()).to_string();
             set_annotation(body, &format!("openyurt.io/rv-{}", replica.name()), Some(&position));
         }

@@ -6,7 +6,7 @@
 //! affect the other entries. An unreadable list, or an entry whose lookup is late, leaves the shared resources unchanged.
 
 pub mod agreed;
-mod discover;
+pub(crate) mod discover;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

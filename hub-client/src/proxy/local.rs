@@ -16,7 +16,6 @@ use super::caller::Caller;
 use super::screen::is_impersonating;
 use super::serving::{Serving, Source, options};
 use super::written::Written;
-use crate::config::WorkingMode;
 use crate::filter::context::FilterOptions;
 use crate::filter::{Chain, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup, binding};
 use crate::replicas::{POOL_SCOPE, PoolData};
@@ -50,8 +49,6 @@ pub struct NodeFacts {
     pub host: IpAddr,
     /// Port of the HTTPS proxy.
     pub secure_port: u16,
-    /// In cloud mode nothing is answered without the cloud.
-    pub mode: WorkingMode,
 }
 
 /// View of one component: a filter chain over live inputs.
@@ -101,17 +98,6 @@ impl Local {
         let is_new = !POOL_SCOPE.contains(&replica.name()) && !holds(replica.collection(), request.uri().query(), info);
         // An unfiltered GET by name also goes to the cloud while it answers: the cloud always has the latest state.
         let prefers_cloud = chain.is_empty() && (is_new || info.verb == Verb::Get);
-        if self.node.mode == WorkingMode::Cloud {
-            if chain.is_empty() {
-                return Ok(None);
-            }
-            if !self.serving.cloud.borrow().is_up() {
-                return Err(Status::service_unavailable(
-                    "the cloud does not answer, and --working-mode=cloud",
-                    1,
-                ));
-            }
-        }
         if prefers_cloud && self.serving.cloud.borrow().is_up() {
             return Ok(None);
         }
@@ -134,7 +120,7 @@ impl Local {
     /// Notes the RV of a write in the response, so that this node's reads reflect it.
     pub fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
         match self.data.serving(&info.group, &info.resource) {
-            Some(replica) => self.written.noting(replica, info, response),
+            Some(replica) => self.written.noting(vec![replica], info, response),
             None => response,
         }
     }
@@ -178,7 +164,7 @@ impl Local {
 
 /// True if the component may read this replica. A kubelet acts on everything that it reads. From the replica it gets
 /// only services, which become environment variables of containers; everything else comes from the cloud.
-fn may_be_told(caller: &Caller, replica: &Replica) -> bool {
+pub(super) fn may_be_told(caller: &Caller, replica: &Replica) -> bool {
     caller.component != KUBELET || replica.name() == KUBELET_READS
 }
 
@@ -306,7 +292,6 @@ mod tests {
                 pool: String::new(),
                 host: IpAddr::from([127, 0, 0, 1]),
                 secure_port: 10268,
-                mode: WorkingMode::Edge,
             },
             serving: Serving {
                 cloud: reach.subscribe(),

@@ -52,7 +52,8 @@ struct Noted {
 /// Data needed to read an answer.
 struct Note {
     written: Arc<Written>,
-    replica: Arc<Replica>,
+    /// Copies of the collection, or of a part of it; at least one.
+    replicas: Vec<Arc<Replica>>,
     format: Format,
     inflate: Option<Box<Inflate>>,
     namespace: String,
@@ -103,14 +104,17 @@ impl Written {
     #[must_use]
     pub fn noting(
         self: &Arc<Self>,
-        replica: Arc<Replica>,
+        replicas: Vec<Arc<Replica>>,
         info: &RequestInfo,
         response: Response<Body>,
     ) -> Response<Body> {
+        let Some(kind) = replicas.first().map(|replica| replica.collection().kind()) else {
+            return response;
+        };
         let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
         // Other subresources contain another kind of object, or are answered by another server.
         let is_object = matches!(info.subresource.as_deref(), None | Some("status"));
-        let is_known = info.version == replica.collection().kind().version;
+        let is_known = info.version == kind.version;
         if !is_write || !is_object || !is_known || !response.status().is_success() {
             return response;
         }
@@ -123,7 +127,7 @@ impl Written {
         };
         let note = Note {
             written: self.clone(),
-            replica,
+            replicas,
             format,
             inflate,
             namespace: info.namespace.clone().unwrap_or_default(),
@@ -203,10 +207,12 @@ impl Noted {
         let Some(seen) = seen.and_then(|seen| plain(self.note.inflate.take(), seen)) else {
             return;
         };
-        let collection = self.note.replica.collection();
-        if let Some(version) = self.note.version(collection.kind(), &seen) {
-            let generation = collection.read(|held| held.generation());
-            self.note.written.note(self.note.replica.name(), generation, version);
+        for replica in &self.note.replicas {
+            let collection = replica.collection();
+            if let Some(version) = self.note.version(collection.kind(), &seen) {
+                let generation = collection.read(|held| held.generation());
+                self.note.written.note(replica.name(), generation, version);
+            }
         }
     }
 }

@@ -82,7 +82,7 @@ pub async fn compare(
 /// Gives each replica that has been ahead for too long a generation of its own. It then differs from the coordinator's history, so the
 /// next stream lists it.
 fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, CollectionStatus>, now: BootTime) {
-    for replica in data.replicas().iter() {
+    for replica in data.pool_replicas() {
         let (name, collection) = (replica.name(), replica.collection());
         let held = collection.read(|c| HeldReplica {
             complete: c.is_complete(),

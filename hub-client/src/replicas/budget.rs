@@ -1,22 +1,44 @@
-//! Bounds the bytes of all replicas together. An update that does not fit is rejected; existing data is
-//! kept.
+//! Bounds the bytes of all replicas of pool data together, and of all replicas of the cache. An update that does not fit is
+//! rejected; existing data is kept.
 
-use super::PoolData;
+use super::{PoolData, is_cached};
+
+/// Maximum bytes of the replicas, each sort together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Pool data and members.
+    pub pool: usize,
+    /// The cache.
+    pub cache: usize,
+}
+
+// === impl Limits ===
+
+impl From<usize> for Limits {
+    /// The same limit for each sort.
+    fn from(bytes: usize) -> Self {
+        Self {
+            pool: bytes,
+            cache: bytes,
+        }
+    }
+}
 
 /// A change or list that exceeds the limit; the message names sizes and flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name} would have {size} bytes, and all other copies have {others}: together more than --max-pool-bytes={max}; existing data is kept"
+    "{name} would have {size} bytes, and all other copies have {others}: together more than --{flag}={max}; existing data is kept"
 )]
 pub struct Oversized {
     name: String,
     size: usize,
     others: usize,
+    flag: &'static str,
     max: usize,
 }
 
 /// Name of the failure while the replica of `collection` rejects updates because of their size.
-pub(super) fn failure(collection: &str) -> String {
+pub(crate) fn failure(collection: &str) -> String {
     format!("size of {collection}")
 }
 
@@ -28,21 +50,36 @@ impl PoolData {
     /// # Errors
     /// [`Oversized`] if all collections together would exceed the limit.
     pub fn require_room(&self, name: &str, size: usize) -> Result<(), Oversized> {
-        let all = self.replicas().iter();
-        let others = all.filter(|replica| replica.name() != name);
-        let others: usize = others
-            .map(|replica| replica.collection().read(|held| held.size()))
-            .sum();
-        let max = self.max_bytes;
+        let (flag, max) = match is_cached(name) {
+            true => ("max-cache-bytes", self.limits.cache),
+            false => ("max-pool-bytes", self.limits.pool),
+        };
+        let others = self.bytes(is_cached(name), name);
         match others.saturating_add(size) > max {
             true => Err(Oversized {
                 name: name.to_owned(),
                 size,
                 others,
+                flag,
                 max,
             }),
             false => Ok(()),
         }
+    }
+
+    /// Maximum bytes of the replicas.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Bytes of all replicas of the cache, or of all others; `without` is left out.
+    #[must_use]
+    pub fn bytes(&self, cached: bool, without: &str) -> usize {
+        let all = self.replicas().iter();
+        all.filter(|replica| is_cached(replica.name()) == cached && replica.name() != without)
+            .map(|replica| replica.collection().read(|held| held.size()))
+            .sum()
     }
 
     /// Records that replica `name` rejected an update because of its size. Returns the number of rejections in a row.

@@ -104,7 +104,6 @@ fn open_once(
     let other_pool = origin.other_pool(pool);
     if other_pool.is_some() {
         store.forget(members::COLLECTION)?;
-        store.drop_draft(members::COLLECTION)?;
     }
     // The pool is recorded before there are members of it.
     if let Err(error) = origin.set_pool(pool) {
@@ -135,7 +134,6 @@ fn drop_oversized(store: &ReplicaStore, (kinds, max): Kinds<'_>) -> Result<Vec<(
             continue;
         }
         store.forget(name)?;
-        store.drop_draft(name)?;
         let why = format!(
             "the durable copy had {bytes} bytes in addition to {loaded} of others: more than --max-pool-bytes={max}; it was dropped"
         );

@@ -61,7 +61,7 @@ struct Running {
 }
 
 /// Back-off that grows with consecutive failures.
-struct Backoff(Duration);
+pub(crate) struct Backoff(Duration);
 
 // === impl Follower ===
 
@@ -71,7 +71,7 @@ impl Follower {
         let token = self.tasks.token();
         let (mut active, mut next): (Option<Running>, Option<Running>) = (None, None);
         let mut detour = Detour::default();
-        let mut backoff = Backoff(BACKOFF_MIN);
+        let mut backoff = Backoff::default();
         let mut distrusted = self.data.distrust().changes();
         loop {
             let _ = distrusted.borrow_and_update();
@@ -112,6 +112,7 @@ impl Follower {
                 StreamEnd::Failed(_)
                     | StreamEnd::Silent(_)
                     | StreamEnd::Refused(_)
+                    | StreamEnd::Denied(_)
                     | StreamEnd::Oversized(_)
                     | StreamEnd::Unstored(_)
                     | StreamEnd::Unreadable(_)
@@ -179,7 +180,7 @@ impl Follower {
                 let row = self.data.does_not_fit(collection, &why);
                 // A later list may fit. Resuming event by event would never reach it.
                 detour.contradicted(source);
-                OVERSIZED.0 * 2_u32.saturating_pow(row.saturating_sub(1)).min(OVERSIZED.1)
+                after_oversized(row)
             }
             StreamEnd::NotReady(after) => {
                 self.note_failure(source, "requested a retry later");
@@ -191,7 +192,10 @@ impl Follower {
                 backoff.0 = BACKOFF_MIN;
                 backoff.short()
             }
-            StreamEnd::Refused(why) | StreamEnd::Unreadable(why) | StreamEnd::Unstored(why) => {
+            StreamEnd::Refused(why)
+            | StreamEnd::Denied(why)
+            | StreamEnd::Unreadable(why)
+            | StreamEnd::Unstored(why) => {
                 let why = format!("{name}: {why}");
                 self.data.failures().refused(collection, &why);
                 detour.failed(source);
@@ -247,6 +251,7 @@ impl Follower {
             opened: None,
             generation: self.replica.collection().read(Collection::generation),
             has_detour: begin != Begin::List && wanted.detour.is_some() && source == Source::Coordinator,
+            selected: None,
         };
         let token = self.tasks.token().child_token();
         let cancel = token.clone().drop_guard();
@@ -263,6 +268,11 @@ impl Follower {
             _cancel: cancel,
         })
     }
+}
+
+/// Pause after the `row`th oversized update in a row.
+pub(crate) fn after_oversized(row: u32) -> Duration {
+    OVERSIZED.0 * 2_u32.saturating_pow(row.saturating_sub(1)).min(OVERSIZED.1)
 }
 
 /// Waits until `running` has confirmed (`None`) or ended (its end); never resolves without a stream.
@@ -286,15 +296,21 @@ async fn ended(running: &mut Option<Running>) -> StreamEnd {
 
 // === impl Backoff ===
 
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(BACKOFF_MIN)
+    }
+}
+
 impl Backoff {
     /// Pause after a normal end: short, but long enough to avoid a busy loop.
-    fn short(&self) -> Duration {
+    pub(crate) fn short(&self) -> Duration {
         Duration::from_millis(20 + fastrand::u64(..) % 80)
     }
 
     /// Pause that the server asked for, `after` if it sent a duration. A coordinator without complete data is near and has
     /// it soon.
-    fn asked_for(&mut self, source: Source, after: Option<Duration>) -> Duration {
+    pub(crate) fn asked_for(&mut self, source: Source, after: Option<Duration>) -> Duration {
         let asked = after.unwrap_or_default().min(RETRY_AFTER_MAX);
         match source {
             Source::Cloud => asked + self.grow(),
@@ -305,7 +321,8 @@ impl Backoff {
         }
     }
 
-    fn grow(&mut self) -> Duration {
+    /// Pause after a failure: longer after each.
+    pub(crate) fn grow(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (self.0 * 2).min(BACKOFF_MAX);
         pause + pause.mul_f64((fastrand::u64(..) % 1000) as f64 / 1000.0)

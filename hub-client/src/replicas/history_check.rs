@@ -138,8 +138,12 @@ impl HistoryVerifier {
 
     /// Latest data connection to the server at this index.
     fn connection(&self, server: usize) -> Connection {
-        let number = self.cloud.at(server).streams.connections();
-        Connection { server, number }
+        let clients = self.cloud.at(server);
+        Connection {
+            server,
+            number: clients.streams.connections(),
+            token_number: clients.token_streams.connections(),
+        }
     }
 
     /// Returns whether the cloud still has the history of `known`, and the last connection that this covers. Reads the past only if

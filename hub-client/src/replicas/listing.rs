@@ -230,7 +230,7 @@ fn is_about_the_token(status: StatusCode) -> bool {
 }
 
 /// Escapes characters that could end a part of a path or query: a token is opaque, and a name may come from any client.
-pub(super) fn escaped(token: &str) -> String {
+pub(crate) fn escaped(token: &str) -> String {
     let mut escaped = String::with_capacity(token.len());
     for byte in token.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

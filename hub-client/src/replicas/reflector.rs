@@ -3,6 +3,7 @@
 
 mod answer;
 mod request;
+pub mod selected;
 mod stream_end;
 mod watch;
 
@@ -22,6 +23,7 @@ use yurt_pool_protocol::source::Source;
 use yurt_runtime::http::client::HttpClient;
 use yurt_storage::{NotApplied, Replica};
 
+pub use selected::Selected;
 pub use stream_end::StreamEnd;
 
 pub(super) use answer::{ended_by, generation_of, read_all, read_checked};
@@ -64,6 +66,8 @@ pub struct Reflector {
     pub generation: u64,
     /// True if the replica may resume elsewhere instead of relisting.
     pub has_detour: bool,
+    /// Part of the collection that is followed, and the rights to read it; `None` for all of it with the hub's rights.
+    pub selected: Option<Selected>,
 }
 
 // === impl Reflector ===

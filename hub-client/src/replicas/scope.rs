@@ -171,7 +171,7 @@ impl PoolData {
         loop {
             changes.borrow_and_update();
             known.retain(|replica| !replica.gone().is_cancelled());
-            for replica in self.replicas().iter() {
+            for replica in self.pool_replicas() {
                 if !known.iter().any(|known| Arc::ptr_eq(known, &replica)) {
                     start(replica.clone());
                     known.push(replica);

@@ -106,7 +106,7 @@ impl Sources {
     }
 
     /// Forgets replica `name`, which is gone.
-    pub(super) fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         self.states.lock().remove(name);
     }
 

@@ -12,7 +12,7 @@ use crate::replicas::PoolData;
 /// Returns the `collections` part of `/debug/state.json`.
 pub(super) fn describe(data: &PoolData) -> Value {
     let mut described = serde_json::Map::new();
-    for replica in data.replicas().iter() {
+    for replica in data.pool_replicas() {
         let name = replica.name();
         let state = data.sources().of(name);
         let staleness = data.staleness(name).map(|time| time.as_secs());
@@ -52,7 +52,7 @@ impl Collections {
         numbers.into_iter().for_each(|one| one.reset());
         let measures = [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds];
         measures.into_iter().for_each(|one| one.reset());
-        for replica in data.replicas().iter() {
+        for replica in data.pool_replicas() {
             let name = &[replica.name()];
             let complete = replica.is_served();
             let (count, bytes, rv) = replica.collection().read(|c| (c.len(), c.size(), c.position()));

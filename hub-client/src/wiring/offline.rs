@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::Wiring;
-use crate::config::WorkingMode;
+use crate::offline::Offline;
 use crate::offline::answers::Answers;
-use crate::offline::{Offline, default_components};
 use crate::proxy::authorize::Authorizer;
 
 // === impl Wiring ===
@@ -18,14 +17,12 @@ impl Wiring {
         let (answers, writer) = Answers::open(&self.config.cache_dir, clock, failures);
         let writing = writer.run(self.cloud.0.subscribe(), token, is_foreign);
         self.tasks.spawn_critical("keep-answers", writing);
+        let agents = self.agents.clone();
         Arc::new(Offline {
             answers,
             authorizer,
             reach: self.cloud.0.subscribe(),
-            is_cacheable: match self.config.mode {
-                WorkingMode::Edge => default_components(),
-                WorkingMode::Cloud => Arc::new(|_| false),
-            },
+            is_cacheable: Arc::new(move |component| agents.has(component)),
         })
     }
 }

@@ -9,7 +9,8 @@ use super::client::{Client, request};
 use super::cloud::Cloud;
 use super::harness::{NODE_USER, TestHub};
 
-const PODS: &str = "/api/v1/pods";
+/// Leases are never cached: their lists and watches go to the cloud.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 const SERVICES: &str = "/api/v1/services";
 
 /// Conformance: 6.07
@@ -18,28 +19,28 @@ async fn stranger_without_credentials_gets_401_and_the_cloud_hears_nothing() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     for agent in ["curl/8.5", "kubectl/v1.36", "not-kubelet/v1", "/kubelet", ""] {
-        for path in [PODS, SERVICES, "/version"] {
+        for path in [LEASES, SERVICES, "/version"] {
             let refused = hub.component(agent).get(path).await;
             assert_eq!(refused.code, 401, "{agent:?} {path}");
             assert_eq!(refused.json()["reason"], "Unauthorized");
         }
     }
-    assert!(cloud.seen(PODS).is_empty() && cloud.seen("/version").is_empty());
+    assert!(cloud.seen(LEASES).is_empty() && cloud.seen("/version").is_empty());
 }
 
 #[tokio::test]
 async fn component_on_loopback_acts_as_the_node() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    hub.kubelet().get(PODS).await.expect(200);
-    let seen = cloud.seen(PODS);
+    hub.kubelet().get(LEASES).await.expect(200);
+    let seen = cloud.seen(LEASES);
     assert_eq!(seen.len(), 1);
     assert_eq!(seen[0].user.as_deref(), Some(NODE_USER));
     assert!(
         seen[0].headers["user-agent"].to_str().unwrap().starts_with("kubelet/"),
         "the cloud knows who asks"
     );
-    hub.component("KUBELET/v1.36").get(PODS).await.expect(200);
+    hub.component("KUBELET/v1.36").get(LEASES).await.expect(200);
     hub.component("coredns").get(SERVICES).await.expect(200);
 }
 
@@ -47,8 +48,8 @@ async fn component_on_loopback_acts_as_the_node() {
 async fn components_are_those_of_the_flag() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &["--node-identity-components=Calico-Node"]).await;
-    hub.component("calico-node/v3").get(PODS).await.expect(200);
-    hub.kubelet().get(PODS).await.expect(401);
+    hub.component("calico-node/v3").get(LEASES).await.expect(200);
+    hub.kubelet().get(LEASES).await.expect(401);
 }
 
 /// Conformance: 6.07
@@ -58,9 +59,9 @@ async fn token_is_passed_on_without_the_nodes_certificate() {
     let hub = TestHub::start(&cloud, &[]).await;
     // A kubelet with a token is treated as any other bearer.
     for agent in ["pod/v1", "kubelet/v1.36"] {
-        hub.bearer(agent, "pods-own").get(PODS).await.expect(200);
+        hub.bearer(agent, "pods-own").get(LEASES).await.expect(200);
     }
-    let seen = cloud.seen(PODS);
+    let seen = cloud.seen(LEASES);
     assert_eq!(seen.len(), 2);
     for seen in seen {
         assert_eq!(seen.headers["authorization"], "Bearer pods-own");
@@ -72,12 +73,12 @@ async fn token_is_passed_on_without_the_nodes_certificate() {
 async fn certificate_cannot_be_passed_on() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    let refused = hub.with_certificate(&cloud, "jane", &["dev"]).get(PODS).await;
+    let refused = hub.with_certificate(&cloud, "jane", &["dev"]).get(LEASES).await;
     assert_eq!(
         (refused.code, refused.json()["reason"].as_str()),
         (403, Some("Forbidden"))
     );
-    assert!(cloud.seen(PODS).is_empty(), "and least of all with the node's rights");
+    assert!(cloud.seen(LEASES).is_empty(), "and least of all with the node's rights");
 }
 
 #[tokio::test]
@@ -91,11 +92,11 @@ async fn front_proxy_headers_never_reach_the_cloud() {
         ("x-remote-uid", "0"),
         ("x-request-id", "stays"),
     ];
-    hub.kubelet().get_with(PODS, &forged).await.expect(200);
-    hub.bearer("pod/v1", "t").get_with(PODS, &forged).await.expect(200);
+    hub.kubelet().get_with(LEASES, &forged).await.expect(200);
+    hub.bearer("pod/v1", "t").get_with(LEASES, &forged).await.expect(200);
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
     hub.kubelet().get_with(lease, &forged).await.expect(404);
-    let seen: Vec<_> = [PODS, lease].into_iter().flat_map(|path| cloud.seen(path)).collect();
+    let seen: Vec<_> = [LEASES, lease].into_iter().flat_map(|path| cloud.seen(path)).collect();
     assert!(seen.len() >= 3);
     for seen in seen.iter().filter(|seen| seen.method == Method::GET) {
         let remote = seen.headers.keys().find(|name| name.as_str().starts_with("x-remote-"));
@@ -109,10 +110,13 @@ async fn impersonation_is_left_to_the_cloud() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     let jane = [("impersonate-user", "jane"), ("impersonate-group", "dev")];
-    hub.kubelet().get_with(PODS, &jane).await.expect(403);
-    assert!(cloud.seen(PODS).is_empty(), "the node's identity does not impersonate");
-    hub.bearer("kubectl/v1", "t").get_with(PODS, &jane).await.expect(200);
-    let seen = cloud.seen(PODS);
+    hub.kubelet().get_with(LEASES, &jane).await.expect(403);
+    assert!(
+        cloud.seen(LEASES).is_empty(),
+        "the node's identity does not impersonate"
+    );
+    hub.bearer("kubectl/v1", "t").get_with(LEASES, &jane).await.expect(200);
+    let seen = cloud.seen(LEASES);
     assert_eq!(
         (
             &seen[0].headers["impersonate-user"],
@@ -161,8 +165,8 @@ async fn pod_at_the_https_port_is_a_bearer_over_http2_too() {
     let pod = hub.pod(&cloud, "good");
     assert_eq!(pod.get(SERVICES).await.names(), ["web"]);
     assert_eq!(pod.watch(SERVICES).await.told().await, "ADDED web");
-    pod.get(PODS).await.expect(200);
-    let seen = cloud.seen(PODS).remove(0);
+    pod.get(LEASES).await.expect(200);
+    let seen = cloud.seen(LEASES).remove(0);
     assert_eq!(
         (seen.headers["authorization"].as_bytes(), seen.user),
         (b"Bearer good".as_slice(), None)
@@ -181,6 +185,6 @@ async fn certificates_of_the_client_ca_alone_are_callers() {
         let tls = cloud.pki().client_config(Some(&pki.client("jane", &["dev"])));
         Client::new(&url, Some(tls), "kubectl/v1", None)
     };
-    as_jane(&clients).get(PODS).await.expect(403);
-    as_jane(cloud.pki()).get(PODS).await.expect(401);
+    as_jane(&clients).get(LEASES).await.expect(403);
+    as_jane(cloud.pki()).get(LEASES).await.expect(401);
 }

@@ -55,6 +55,8 @@ struct Shared {
     scripts: Mutex<BTreeMap<String, Script>>,
     /// Rights of the bearer of a token, or of a user; all others are unknown.
     verdicts: Mutex<BTreeMap<String, bool>>,
+    /// Tokens that the cloud no longer knows, whatever their rights are.
+    refused_tokens: Mutex<BTreeSet<String>>,
     /// Received reviews, by path.
     reviews: Mutex<Vec<(String, Value)>>,
     seen: Mutex<Vec<Seen>>,
@@ -116,6 +118,7 @@ impl Cloud {
             requests: Requests::default(),
             scripts: Mutex::default(),
             verdicts: Mutex::default(),
+            refused_tokens: Mutex::default(),
             reviews: Mutex::default(),
             seen: Mutex::default(),
             forbidden: Mutex::default(),
@@ -218,6 +221,11 @@ impl Cloud {
         self.shared.verdicts.lock().insert(who.to_owned(), allowed);
     }
 
+    /// Makes this token unknown from now on.
+    pub(crate) fn refuse_token(&self, token: &str) {
+        self.shared.refused_tokens.lock().insert(token.to_owned());
+    }
+
     /// Forbids this user everything but liveness checks from now on.
     pub(crate) fn forbid(&self, user: &str) {
         self.shared.forbidden.lock().insert(user.to_owned());
@@ -318,6 +326,9 @@ impl Shared {
         if path != "/livez" && user.is_some_and(|user| self.forbidden.lock().contains(user)) {
             return status_response(&Status::failure(403, "Forbidden", "not you"));
         }
+        if let Some(refused) = self.refusal(request.headers(), &path) {
+            return status_response(&refused);
+        }
         let script = self.scripts.lock().get(&path).cloned();
         if let Some(script) = script {
             return script(request).await;
@@ -350,6 +361,16 @@ impl Shared {
                 answered.unwrap_or_else(|status| status_response(&status))
             }
         }
+    }
+
+    /// The refusal of a token, if it is unknown or has no rights.
+    fn refusal(&self, headers: &HeaderMap, path: &str) -> Option<Status> {
+        let token = headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
+        if self.refused_tokens.lock().contains(token) {
+            return Some(Status::unauthorized());
+        }
+        let has_rights = self.verdicts.lock().get(token).copied();
+        (path != SELF_REVIEWS && has_rights == Some(false)).then(|| Status::failure(403, "Forbidden", "not your token"))
     }
 
     async fn review(&self, path: String, request: Request<Incoming>) -> Response<Body> {

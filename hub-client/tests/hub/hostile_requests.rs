@@ -10,7 +10,8 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 use super::raw_http2::{End, Raw};
 
-const PODS: &str = "/api/v1/pods";
+/// Leases are never cached: their lists and watches go to the cloud.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 /// Reaches the cloud only if the hub did not parse it as a request: it names no component.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
@@ -35,13 +36,13 @@ async fn redirect_of_the_cloud_is_handed_on_and_not_followed() {
     let hub = TestHub::start(&cloud, &[]).await;
     let location = format!("{}/elsewhere", cloud.url());
     let there = location.clone();
-    cloud.on(PODS, move |_| {
+    cloud.on(LEASES, move |_| {
         let answer = Response::builder().status(StatusCode::FOUND).header("location", &there);
         let answer = answer.body(empty()).unwrap();
         async move { answer }
     });
     for client in [hub.kubelet(), hub.bearer("pod/v1", "t")] {
-        let answer = client.get(PODS).await;
+        let answer = client.get(LEASES).await;
         assert_eq!((answer.code, answer.header("location")), (302, Some(location.as_str())));
     }
     assert!(cloud.seen("/elsewhere").is_empty());
@@ -51,7 +52,7 @@ async fn redirect_of_the_cloud_is_handed_on_and_not_followed() {
 async fn request_has_one_length_behind_the_hub() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    let post = format!("POST {PODS}");
+    let post = format!("POST {LEASES}");
     let rest = format!("0\r\n\r\n{SMUGGLED}");
     let length = SMUGGLED.len() + 5;
     for (headers, body) in [
@@ -107,14 +108,14 @@ async fn front_proxy_headers_are_taken_out_however_they_are_written() {
         said(
             &hub,
             &as_kubelet(
-                &format!("GET {PODS}"),
+                &format!("GET {LEASES}"),
                 &format!("{headers}\r\nConnection: close\r\n"),
                 "",
             ),
         )
         .await;
     }
-    let seen = cloud.seen(PODS);
+    let seen = cloud.seen(LEASES);
     assert_eq!(seen.len(), forged.len());
     let is_forged = |name: &&http::HeaderName| name.as_str().to_lowercase().contains("remote");
     assert!(seen.iter().all(|seen| seen.headers.keys().find(is_forged).is_none()));
@@ -149,7 +150,7 @@ async fn node_speaks_for_nobody_else_however_that_is_written() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     let requests = [
-        ("GET", PODS),
+        ("GET", LEASES),
         ("GET", "/api/v1/services"),
         ("POST", MAPS),
         ("PATCH", STATUS),
@@ -183,7 +184,7 @@ async fn node_speaks_for_nobody_else_however_that_is_written() {
     }
     let seen = cloud.all_seen().split_off(before);
     assert!(
-        seen.iter().any(|seen| seen.path == PODS && seen.user.is_some()),
+        seen.iter().any(|seen| seen.path == LEASES && seen.user.is_some()),
         "the others pass"
     );
     let forged = seen.iter().find(|seen| seen.headers.keys().any(selects));
@@ -204,10 +205,10 @@ async fn connection_takes_no_credential_and_no_impersonation_out() {
         let headers = format!(
             "Authorization: Bearer t\r\nImpersonate-User: jane\r\nImpersonate-Group: dev\r\nConnection: {named}\r\nConnection: close\r\n"
         );
-        let answer = said(&hub, &as_kubelet(&format!("GET {PODS}"), &headers, "")).await;
+        let answer = said(&hub, &as_kubelet(&format!("GET {LEASES}"), &headers, "")).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{named}: {answer}");
     }
-    assert!(cloud.seen(PODS).is_empty());
+    assert!(cloud.seen(LEASES).is_empty());
 }
 
 #[tokio::test]

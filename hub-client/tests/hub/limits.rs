@@ -14,12 +14,13 @@ use super::client::request;
 use super::cloud::Cloud;
 use super::harness::TestHub;
 
-const PODS: &str = "/api/v1/pods";
+/// Leases are never cached: their lists and watches go to the cloud.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 const SERVICES: &str = "/api/v1/services";
 
-/// Holds requests for pods at the cloud until the gate is opened.
-fn hold_pods(cloud: &Cloud) -> watch::Sender<bool> {
-    hold(cloud, PODS)
+/// Holds requests for leases at the cloud until the gate is opened.
+fn hold_leases(cloud: &Cloud) -> watch::Sender<bool> {
+    hold(cloud, LEASES)
 }
 
 fn hold(cloud: &Cloud, path: &str) -> watch::Sender<bool> {
@@ -37,7 +38,7 @@ fn hold(cloud: &Cloud, path: &str) -> watch::Sender<bool> {
 
 async fn until_held(cloud: &Cloud, count: usize) {
     eventually("the requests must reach the cloud", async || {
-        (cloud.seen(PODS).len() == count).then_some(())
+        (cloud.seen(LEASES).len() == count).then_some(())
     })
     .await;
 }
@@ -50,7 +51,7 @@ async fn requests_above_the_limit_get_429_and_watches_do_not_count() {
     let cloud = Cloud::start().await;
     cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
     let hub = TestHub::start(&cloud, &["--max-requests-in-flight=2"]).await;
-    let gate = hold_pods(&cloud);
+    let gate = hold_leases(&cloud);
     let [one, two] = [hub.kubelet(), hub.kubelet()];
     let meanwhile = async {
         until_held(&cloud, 2).await;
@@ -63,12 +64,12 @@ async fn requests_above_the_limit_get_429_and_watches_do_not_count() {
         assert_eq!(hub.kube_proxy().watch(SERVICES).await.told().await, "ADDED web");
         let beat = hub.kubelet().get(LEASE).await;
         assert_ne!(beat.code, 429, "a full hub must not make its node look dead");
-        assert_eq!(cloud.seen(PODS).len(), 2, "what is refused costs the cloud nothing");
+        assert_eq!(cloud.seen(LEASES).len(), 2, "what is refused costs the cloud nothing");
         gate.send_replace(true);
         let answers: Vec<_> = waiting.map(|answer| answer.code).collect().await;
         assert_eq!(answers, [200, 200], "the waiting requests are served");
     };
-    let (one, two, ()) = tokio::join!(one.get(PODS), two.get(PODS), meanwhile);
+    let (one, two, ()) = tokio::join!(one.get(LEASES), two.get(LEASES), meanwhile);
     assert_eq!((one.code, two.code), (200, 200));
     hub.kube_proxy().get(SERVICES).await.expect(200);
 }
@@ -77,10 +78,10 @@ async fn requests_above_the_limit_get_429_and_watches_do_not_count() {
 async fn client_that_hangs_up_gives_its_place_back() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &["--max-requests-in-flight=1"]).await;
-    let _gate = hold_pods(&cloud);
+    let _gate = hold_leases(&cloud);
     let kubelet = hub.kubelet();
     tokio::select! {
-        _ = kubelet.open(request(Method::GET, PODS, &[], empty())) => panic!("the cloud holds this request"),
+        _ = kubelet.open(request(Method::GET, LEASES, &[], empty())) => panic!("the cloud holds this request"),
         () = until_held(&cloud, 1) => {}
     }
     let free = async || (hub.kube_proxy().get(SERVICES).await.code == 200).then_some(());
@@ -91,7 +92,7 @@ async fn client_that_hangs_up_gives_its_place_back() {
 async fn gauge_of_requests_in_flight_goes_down_again() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    hub.kubelet().get(PODS).await.expect(200);
+    hub.kubelet().get(LEASES).await.expect(200);
     let metrics = hub.admin().get("/metrics").await.expect(200);
     let metrics = String::from_utf8_lossy(&metrics).into_owned();
     assert!(
@@ -111,7 +112,7 @@ async fn ask(hub: &TestHub, method: &str, path: &str, headers: &str) -> TcpStrea
 }
 
 /// The deprecated form of a watch.
-const WATCHED: &str = "/api/v1/watch/pods";
+const WATCHED: &str = "/apis/coordination.k8s.io/v1/watch/leases";
 const OWN_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
 #[tokio::test]
@@ -124,11 +125,11 @@ async fn bodies_that_never_end_do_not_take_the_kubelets_places() {
     }
     until_busy(&hub, 8).await;
     for _ in 0..5 {
-        hub.kubelet().get(PODS).await.expect(200);
+        hub.kubelet().get(LEASES).await.expect(200);
         hub.kube_proxy().get(SERVICES).await.expect(200);
     }
     // Waits behind the pod and gets a place, because missing bodies time out.
-    let other = hub.bearer("pod/v1", "other").get(PODS).await;
+    let other = hub.bearer("pod/v1", "other").get(LEASES).await;
     assert_eq!(other.code, 200);
     let mut answer = String::new();
     unfinished[0].read_to_string(&mut answer).await.unwrap();
@@ -142,16 +143,16 @@ async fn bodies_that_never_end_do_not_take_the_kubelets_places() {
 async fn streams_that_do_not_open_hold_places_too() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &["--max-requests-in-flight=5"]).await;
-    let _gates = [PODS, WATCHED].map(|path| hold(&cloud, path));
+    let _gates = [LEASES, WATCHED].map(|path| hold(&cloud, path));
     let mut asking = Vec::new();
     for number in 0..9 {
         let (path, headers) = match number % 3 {
-            0 => (format!("{PODS}?watch=1"), ""),
-            1 => (PODS.to_owned(), "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"),
+            0 => (format!("{LEASES}?watch=1"), ""),
+            1 => (LEASES.to_owned(), "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"),
             _ => (WATCHED.to_owned(), ""),
         };
         asking.push(ask(&hub, "GET", &path, headers).await);
-        let held = || cloud.seen(PODS).len() + cloud.seen(WATCHED).len();
+        let held = || cloud.seen(LEASES).len() + cloud.seen(WATCHED).len();
         let reached = asking.len().min(4);
         eventually("the first four must reach the cloud", async || {
             (held() >= reached).then_some(())
@@ -160,7 +161,7 @@ async fn streams_that_do_not_open_hold_places_too() {
     }
     hub.kube_proxy().get(SERVICES).await.expect(200);
     hub.kube_proxy().watch(SERVICES).await;
-    let held = cloud.seen(PODS).len() + cloud.seen(WATCHED).len();
+    let held = cloud.seen(LEASES).len() + cloud.seen(WATCHED).len();
     assert_eq!(held, 4, "the fifth place is the node's");
 }
 

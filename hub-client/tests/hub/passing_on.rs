@@ -16,7 +16,8 @@ use super::client::{piece, request};
 use super::cloud::Cloud;
 use super::harness::TestHub;
 
-const PODS: &str = "/api/v1/pods";
+/// Leases are never cached: their lists and watches go to the cloud.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 /// Bytes above every limit of the hub for answers that it parses.
 const LARGE: usize = 4 << 20;
 const LOG: &str = "/api/v1/namespaces/shop/pods/web/log";
@@ -45,7 +46,7 @@ fn answer_with_pieces(cloud: &Cloud, path: &str) -> mpsc::Sender<Result<Bytes, B
 async fn response_pieces_arrive_as_the_cloud_sends_them() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    for path in [LOG, PODS] {
+    for path in [LOG, LEASES] {
         let feed = answer_with_pieces(&cloud, path);
         let query = if path == LOG { "?follow=true" } else { "?watch=1" };
         let response = hub
@@ -69,7 +70,7 @@ async fn request_pieces_reach_the_cloud_as_they_are_sent() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     let (arrived, mut at_the_cloud) = mpsc::channel(4);
-    cloud.on(PODS, move |request| {
+    cloud.on(LEASES, move |request| {
         let arrived = arrived.clone();
         async move {
             let mut pieces = request.into_body().into_data_stream();
@@ -81,7 +82,7 @@ async fn request_pieces_reach_the_cloud_as_they_are_sent() {
     });
     let (feed, body) = fed();
     let kubelet = hub.kubelet();
-    let sending = kubelet.send(request(Method::POST, PODS, &[], body));
+    let sending = kubelet.send(request(Method::POST, LEASES, &[], body));
     let feeding = async {
         for sent in ["one", "two"] {
             feed.send(Ok(sent.into())).await.unwrap();
@@ -101,7 +102,7 @@ async fn status_headers_and_body_come_back_byte_for_byte() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     let answer = "\u{0}not JSON\r\n\r\n{";
-    cloud.on(PODS, move |_| async move {
+    cloud.on(LEASES, move |_| async move {
         Response::builder()
             .status(429)
             .header("content-type", "application/vnd.kubernetes.protobuf")
@@ -114,7 +115,7 @@ async fn status_headers_and_body_come_back_byte_for_byte() {
             .body(full(answer))
             .unwrap()
     });
-    let got = hub.kubelet().get(PODS).await;
+    let got = hub.kubelet().get(LEASES).await;
     assert_eq!((got.code, got.body.as_ref()), (429, answer.as_bytes()));
     let warnings: Vec<_> = got
         .headers
@@ -196,16 +197,16 @@ async fn method_query_headers_and_body_arrive_byte_for_byte() {
 async fn watch_that_breaks_at_the_cloud_ends_cleanly() {
     let mut cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    let feed = answer_with_pieces(&cloud, PODS);
-    let mut watch = hub.kubelet().watch(PODS).await;
+    let feed = answer_with_pieces(&cloud, LEASES);
+    let mut watch = hub.kubelet().watch(LEASES).await;
     let frame = r#"{"type":"ADDED","object":{"metadata":{"name":"web"}}}"#.to_owned() + "\n";
     feed.send(Ok(frame.into())).await.unwrap();
     assert_eq!(watch.told().await, "ADDED web");
     feed.send(Err("the cable is cut".into())).await.unwrap();
     assert!(watch.next().await.is_none());
     // The same if the whole cloud goes away.
-    let _feed = answer_with_pieces(&cloud, PODS);
-    let mut watch = hub.kubelet().watch(PODS).await;
+    let _feed = answer_with_pieces(&cloud, LEASES);
+    let mut watch = hub.kubelet().watch(LEASES).await;
     cloud.go_away().await;
     assert!(watch.next().await.is_none());
 }
@@ -214,10 +215,10 @@ async fn watch_that_breaks_at_the_cloud_ends_cleanly() {
 async fn answer_that_breaks_at_the_cloud_is_not_taken_for_a_whole_one() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    let feed = answer_with_pieces(&cloud, PODS);
+    let feed = answer_with_pieces(&cloud, LEASES);
     let mut body = hub
         .kubelet()
-        .open(request(Method::GET, PODS, &[], empty()))
+        .open(request(Method::GET, LEASES, &[], empty()))
         .await
         .into_body();
     feed.send(Ok(r#"{"items":["#.into())).await.unwrap();
@@ -270,8 +271,8 @@ async fn head_has_the_headers_of_a_get() {
 async fn client_that_hangs_up_ends_the_request_at_the_cloud() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    let feed = answer_with_pieces(&cloud, PODS);
-    let watch = hub.kubelet().watch(PODS).await;
+    let feed = answer_with_pieces(&cloud, LEASES);
+    let watch = hub.kubelet().watch(LEASES).await;
     drop(watch);
     eventually("the cloud must hear of it", async || feed.is_closed().then_some(())).await;
 }
@@ -281,12 +282,12 @@ async fn client_that_hangs_up_ends_the_request_at_the_cloud() {
 async fn unreachable_cloud_is_503_with_retry_after() {
     let mut cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    hub.kubelet().get(PODS).await.expect(200);
+    hub.kubelet().get(LEASES).await.expect(200);
     cloud.go_away().await;
     for client in [hub.kubelet(), hub.bearer("pod/v1", "t")] {
         for path in [
-            PODS,
-            "/api/v1/pods?watch=1",
+            LEASES,
+            "/apis/coordination.k8s.io/v1/leases?watch=1",
             "/version",
             "/api/v1/namespaces/shop/configmaps/a",
         ] {
@@ -309,7 +310,7 @@ async fn unreachable_cloud_is_503_with_retry_after() {
     cloud.come_back().await;
     hub.until("the cloud must be found again", |state| state["cloudReachable"] == true)
         .await;
-    hub.kubelet().get(PODS).await.expect(200);
+    hub.kubelet().get(LEASES).await.expect(200);
 }
 
 /// The answer of a Service's backend is not a Service, even if it resembles one: the hub does not wait for its end.

@@ -95,7 +95,10 @@ async fn metrics_tell_where_requests_were_answered() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     hub.kube_proxy().get(SERVICES).await.expect(200);
-    hub.kubelet().get("/api/v1/pods").await.expect(200);
+    hub.kubelet()
+        .get("/apis/coordination.k8s.io/v1/leases")
+        .await
+        .expect(200);
     hub.component("curl").get("/api/v1/pods").await.expect(401);
     hub.until("the cloud must be found", |state| state["cloudReachable"] == true)
         .await;

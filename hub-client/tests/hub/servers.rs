@@ -10,13 +10,14 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 use super::relay_pool::Link;
 
-const PODS: &str = "/api/v1/pods";
+/// Leases are never cached: their lists and watches go to the cloud.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 
 /// A hub with two servers of one cloud.
 async fn with_two(flag: &str) -> (Cloud, Cloud, TestHub) {
     let first = Cloud::start().await;
     let second = first.another_server().await;
-    first.on(PODS, async |_| answer_json(http::StatusCode::OK, "{}"));
+    first.on(LEASES, async |_| answer_json(http::StatusCode::OK, "{}"));
     let servers = format!("{},{}", first.url(), second.url());
     let hub = TestHub::start_node(&first, "n1", &servers, &[flag]).await;
     hub.wait_until_complete().await;
@@ -25,11 +26,11 @@ async fn with_two(flag: &str) -> (Cloud, Cloud, TestHub) {
 
 /// Sends a few requests, which must succeed, and returns the servers that received them.
 async fn users(cloud: &Cloud, hub: &TestHub) -> BTreeSet<SocketAddr> {
-    let before = cloud.seen(PODS).len();
+    let before = cloud.seen(LEASES).len();
     for _ in 0..6 {
-        hub.kubelet().get(PODS).await.expect(200);
+        hub.kubelet().get(LEASES).await.expect(200);
     }
-    cloud.seen(PODS)[before..].iter().map(|seen| seen.at).collect()
+    cloud.seen(LEASES)[before..].iter().map(|seen| seen.at).collect()
 }
 
 #[tokio::test]
@@ -42,7 +43,7 @@ async fn requests_take_the_servers_that_are_up_in_turn() {
     .await;
     second.go_away().await;
     eventually("the other server must be left", async || {
-        (hub.kubelet().get(PODS).await.code == 200).then_some(())
+        (hub.kubelet().get(LEASES).await.code == 200).then_some(())
     })
     .await;
     assert_eq!(hub.state().await["cloudReachable"], true);
@@ -59,7 +60,7 @@ async fn all_requests_go_to_the_preferred_server_while_it_is_up() {
     assert_eq!(users(&first, &hub).await, BTreeSet::from([first.addr()]));
     first.go_away().await;
     eventually("the next server must be used", async || {
-        (hub.kubelet().get(PODS).await.code == 200).then_some(())
+        (hub.kubelet().get(LEASES).await.code == 200).then_some(())
     })
     .await;
     assert_eq!(users(&first, &hub).await, BTreeSet::from([second.addr()]));
@@ -68,14 +69,14 @@ async fn all_requests_go_to_the_preferred_server_while_it_is_up() {
 #[tokio::test]
 async fn first_server_that_is_silent_costs_no_request_anything() {
     let cloud = Cloud::start().await;
-    cloud.on(PODS, async |_| answer_json(http::StatusCode::OK, "{}"));
+    cloud.on(LEASES, async |_| answer_json(http::StatusCode::OK, "{}"));
     let silent = Link::to(cloud.addr()).await;
     silent.freeze();
     for mode in ["--lb-mode=rr", "--lb-mode=priority"] {
         let servers = format!("{},{}", silent.url(), cloud.url());
         let hub = TestHub::start_node(&cloud, "n1", &servers, &[mode]).await;
         for _ in 0..4 {
-            hub.kubelet().get(PODS).await.expect(200);
+            hub.kubelet().get(LEASES).await.expect(200);
         }
     }
 }

@@ -18,6 +18,9 @@ const GROUP: &str = "/apis/example.com/v1";
 const WIDGETS: &str = "/apis/example.com/v1/widgets";
 const NAME: &str = "widgets.example.com";
 
+/// Makes a component act as the node that is not cacheable: what pool data does not answer goes to the cloud.
+const NOT_CACHED: &[&str] = &["--node-identity-components=kube-proxy,sidecar"];
+
 pub(super) fn widget(name: &str, size: u64) -> Value {
     json!({
         "apiVersion": "example.com/v1", "kind": "Widget",
@@ -135,9 +138,9 @@ async fn mistake_takes_nothing_away_and_a_shorter_list_does() {
     define_widgets(&cloud);
     cloud.put("widgets", widget("a", 1));
     list(&cloud, &json!([entry("example.com", "v1", "widgets")]).to_string());
-    let mut hub = TestHub::start(&cloud, &[]).await;
+    let mut hub = TestHub::start(&cloud, NOT_CACHED).await;
     hub.until("widgets must be copied", has_copy).await;
-    let mut watch = hub.component("flanneld").watch(WIDGETS).await;
+    let mut watch = hub.component("sidecar").watch(WIDGETS).await;
     assert_eq!(watch.told().await, "ADDED a");
     let mut services = hub.kube_proxy().watch("/api/v1/services").await;
 
@@ -153,7 +156,7 @@ async fn mistake_takes_nothing_away_and_a_shorter_list_does() {
     hub.until("widgets must be given up", is_gone).await;
     while watch.next().await.is_some() {}
     let asked = passed_on(&cloud);
-    assert_eq!(hub.component("flanneld").get(WIDGETS).await.names(), ["a", "b"]);
+    assert_eq!(hub.component("sidecar").get(WIDGETS).await.names(), ["a", "b"]);
     assert_eq!(passed_on(&cloud), asked + 1, "read in the cloud again");
     cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
     assert_eq!(services.told().await, "ADDED web", "streams of other resources go on");
@@ -218,8 +221,8 @@ async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
     let cloud = Cloud::start().await;
     define_widgets(&cloud);
     cloud.put("widgets", widget("a", 1));
-    let hub = TestHub::start(&cloud, &[]).await;
-    let listed = hub.component("flanneld").get(WIDGETS).await;
+    let hub = TestHub::start(&cloud, NOT_CACHED).await;
+    let listed = hub.component("sidecar").get(WIDGETS).await;
     let at = |listed: &Answer| {
         listed.json()["metadata"]["resourceVersion"]
             .as_str()
@@ -236,7 +239,7 @@ async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
         seen.filter(|seen| seen.query.as_deref().is_some_and(passed_on)).count()
     };
     let resume = async |at: String| {
-        hub.component("flanneld")
+        hub.component("sidecar")
             .watch(&format!("{WIDGETS}?resourceVersion={at}"))
             .await
     };
@@ -244,7 +247,7 @@ async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
     assert_eq!(watch.told().await, "ADDED b");
     assert_eq!(watch.told().await, "DELETED a");
     assert_eq!(watches(&cloud), 1);
-    let mut present = resume(at(&hub.component("flanneld").get(WIDGETS).await)).await;
+    let mut present = resume(at(&hub.component("sidecar").get(WIDGETS).await)).await;
     cloud.put("widgets", widget("c", 1));
     assert_eq!(present.told().await, "ADDED c");
     assert_eq!(watches(&cloud), 1, "from then on the copy is enough");

@@ -12,7 +12,8 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 use super::relay_pool::Link;
 
-const PODS: &str = "/api/v1/pods";
+/// Leases are never cached: their lists and watches go to the cloud.
+const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
 const LOG: &str = "/api/v1/namespaces/shop/pods/web/log";
 const EXEC: &str = "/api/v1/namespaces/shop/pods/web/exec";
@@ -51,7 +52,7 @@ async fn requests_in_flight_end_when_the_link_falls_silent() {
     let cloud = Cloud::start().await;
     let (hub, link) = behind_a_link(&cloud, &[]).await;
     let (arrived, mut at_the_cloud) = mpsc::channel(4);
-    for path in [PODS, MAPS] {
+    for path in [LEASES, MAPS] {
         let arrived = arrived.clone();
         cloud.on(path, move |_| {
             let arrived = arrived.clone();
@@ -62,15 +63,15 @@ async fn requests_in_flight_end_when_the_link_falls_silent() {
         });
     }
     endless(&cloud, LOG);
-    endless(&cloud, "/api/v1/secrets");
+    endless(&cloud, "/api/v1/events");
     let kubelet = hub.kubelet();
     let mut log = kubelet.open(request(Method::GET, LOG, &[], empty())).await.into_body();
-    let watch = request(Method::GET, "/api/v1/secrets?watch=1", &[], empty());
+    let watch = request(Method::GET, "/api/v1/events?watch=1", &[], empty());
     let mut watch = kubelet.open(watch).await.into_body();
     for body in [&mut log, &mut watch] {
         assert_eq!(piece(body).await.unwrap().unwrap(), "one\n");
     }
-    let get = kubelet.get(PODS);
+    let get = kubelet.get(LEASES);
     let post = kubelet.send(request(Method::POST, MAPS, &[], full("{}")));
     let freezing = async {
         for _ in 0..2 {
@@ -130,12 +131,12 @@ async fn nothing_is_asked_of_a_cloud_that_is_known_to_be_away() {
     let mut cloud = Cloud::start().await;
     cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
     let (hub, link) = behind_a_link(&cloud, &[]).await;
-    cloud.on(PODS, async |_| answer_json(http::StatusCode::OK, "{}"));
-    hub.kubelet().get(PODS).await.expect(200);
+    cloud.on(LEASES, async |_| answer_json(http::StatusCode::OK, "{}"));
+    hub.kubelet().get(LEASES).await.expect(200);
     link.freeze();
     until_away(&hub).await;
     for client in [hub.kubelet(), hub.bearer("pod/v1", "t")] {
-        let get = client.get(PODS).await;
+        let get = client.get(LEASES).await;
         assert!(is_refused_at_once(&get), "{get:?}");
         let post = client.send(request(Method::POST, MAPS, &[], full("{}"))).await;
         assert!(
@@ -146,13 +147,13 @@ async fn nothing_is_asked_of_a_cloud_that_is_known_to_be_away() {
     assert_eq!(hub.kube_proxy().get("/api/v1/services").await.names(), ["web"]);
     link.thaw();
     eventually("the cloud must be used again", async || {
-        (hub.kubelet().get(PODS).await.code == 200).then_some(())
+        (hub.kubelet().get(LEASES).await.code == 200).then_some(())
     })
     .await;
     // A refused connection is another cause of the same state.
     cloud.go_away().await;
     until_away(&hub).await;
-    let get = hub.kubelet().get(PODS).await;
+    let get = hub.kubelet().get(LEASES).await;
     assert!(is_refused_at_once(&get), "{get:?}");
 }
 
@@ -160,10 +161,10 @@ async fn nothing_is_asked_of_a_cloud_that_is_known_to_be_away() {
 async fn server_that_is_not_healthy_is_still_asked_if_there_is_no_better_one() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    cloud.on(PODS, async |_| answer_json(http::StatusCode::OK, "{}"));
+    cloud.on(LEASES, async |_| answer_json(http::StatusCode::OK, "{}"));
     cloud.on("/livez", async |_| {
         answer_json(http::StatusCode::INTERNAL_SERVER_ERROR, "{}")
     });
     until_away(&hub).await;
-    hub.kubelet().get(PODS).await.expect(200);
+    hub.kubelet().get(LEASES).await.expect(200);
 }

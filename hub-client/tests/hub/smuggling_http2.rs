@@ -10,7 +10,8 @@ use super::harness::TestHub;
 use super::raw_http2::{End, Raw};
 
 const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
-const AFTER: &str = "/api/v1/namespaces/shop/pods";
+/// A list that is never cached.
+const AFTER: &str = "/apis/coordination.k8s.io/v1/namespaces/shop/leases";
 /// A request that is hidden in a body.
 const HIDDEN: &str = "GET /api/v1/hidden HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// The same behind the end of a chunked body.

@@ -1,7 +1,7 @@
 //! Partial lists, kept over a restart. Their rows are opaque here and lie next to the replicas that they will become.
 
 use bytes::Bytes;
-use redb::TableError;
+use redb::{ReadTransaction, TableError, WriteTransaction};
 
 use super::replicas::ReplicaStore;
 use super::tables::{DRAFT_ROWS, DRAFTS, storage_error};
@@ -85,18 +85,38 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError`]; the draft remains then.
     pub fn drop_draft(&self, name: &str) -> Result<(), StorageError> {
-        self.disk.write(|txn| {
-            let mut table = txn.open_table(DRAFT_ROWS).map_err(storage_error)?;
-            table
-                .retain_in((name, "")..(beyond(name).as_str(), ""), |_, _| false)
-                .map_err(storage_error)?;
-            txn.open_table(DRAFTS)
-                .map_err(storage_error)?
-                .remove(name)
-                .map_err(storage_error)?;
-            Ok(())
-        })
+        self.disk.write(|txn| drop_draft(txn, name))
     }
+}
+
+/// Deletes the draft called `name`, if there is one.
+pub(super) fn drop_draft(txn: &WriteTransaction, name: &str) -> Result<(), StorageError> {
+    let mut table = txn.open_table(DRAFT_ROWS).map_err(storage_error)?;
+    table
+        .retain_in((name, "")..(beyond(name).as_str(), ""), |_, _| false)
+        .map_err(storage_error)?;
+    txn.open_table(DRAFTS)
+        .map_err(storage_error)?
+        .remove(name)
+        .map_err(storage_error)?;
+    Ok(())
+}
+
+/// Names of the drafts that begin with `prefix`, in order.
+pub(super) fn draft_names(read: &ReadTransaction, prefix: &str) -> Result<Vec<String>, StorageError> {
+    let drafts = match read.open_table(DRAFTS) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        table => table.map_err(storage_error)?,
+    };
+    let mut names = Vec::new();
+    for row in drafts.range(prefix..).map_err(storage_error)? {
+        let (name, _) = row.map_err(storage_error)?;
+        if !name.value().starts_with(prefix) {
+            break;
+        }
+        names.push(name.value().to_owned());
+    }
+    Ok(names)
 }
 
 /// Names are Kubernetes resource names: this sorts after the name itself and before any longer one.

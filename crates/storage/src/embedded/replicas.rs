@@ -3,6 +3,7 @@
 //! The frequency of commits affects wear only, not safety. After a crash the replica restarts from its last commit and
 //! resumes at its source.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
 use super::disk::Disk;
+use super::drafts::{draft_names, drop_draft};
 use super::tables::{
     REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
@@ -149,7 +151,27 @@ impl ReplicaStore {
         self.disk.read(|read| bytes(read, name))
     }
 
-    /// Deletes everything of collection `name`. Blocks; call it off the async threads.
+    /// Names of the collections and drafts that begin with `prefix`, in order.
+    ///
+    /// # Errors
+    /// [`StorageError`] when a table cannot be read.
+    pub fn names(&self, prefix: &str) -> Result<BTreeSet<String>, StorageError> {
+        self.disk.read(|read| {
+            let metas = read.open_table(REPLICA_META).map_err(storage_error)?;
+            let mut names = BTreeSet::new();
+            for row in metas.range(prefix..).map_err(storage_error)? {
+                let (name, _) = row.map_err(storage_error)?;
+                if !name.value().starts_with(prefix) {
+                    break;
+                }
+                names.insert(name.value().to_owned());
+            }
+            names.extend(draft_names(read, prefix)?);
+            Ok(names)
+        })
+    }
+
+    /// Deletes everything of collection `name`, its draft included. Blocks; call it off the async threads.
     ///
     /// # Errors
     /// [`StorageError`]; nothing is deleted then.
@@ -272,7 +294,11 @@ fn forget(txn: &WriteTransaction, name: &str) -> Result<(), StorageError> {
         .map_err(storage_error)?;
     let mut metas = txn.open_table(REPLICA_META).map_err(storage_error)?;
     metas.remove(name).map_err(storage_error)?;
-    Ok(())
+    for table in [REPLICA_HIGH, REPLICA_MARK] {
+        let mut rows = txn.open_table(table).map_err(storage_error)?;
+        rows.remove(name).map_err(storage_error)?;
+    }
+    drop_draft(txn, name)
 }
 
 /// A key that sorts after everything of collection `name` and before any longer name. Names are those of Kubernetes

@@ -156,7 +156,11 @@ async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
         };
         feeder.leave_behind(there).await;
         assert_eq!(feeder.here().generation, 0, "nothing is proved");
-        feeder.data.history().prove(Connection { server: 0, number: 1 });
+        feeder.data.history().prove(Connection {
+            server: 0,
+            number: 1,
+            token_number: 0,
+        });
         feeder.leave_behind(there).await;
         assert_eq!(feeder.here().generation > 0, is_left, "the cloud is at {head}");
         assert!(
@@ -202,7 +206,11 @@ async fn coordinator_that_is_ahead_is_compared_with_the_resource_that_the_data_c
         let member = Object::from_value(member, yurt_pool_protocol::members::kind()).unwrap();
         let held = feeder.replica.collection();
         held.update(|held| held.restart(0, vec![member], ResourceVersion(10)));
-        feeder.data.history().prove(Connection { server: 0, number: 1 });
+        feeder.data.history().prove(Connection {
+            server: 0,
+            number: 1,
+            token_number: 0,
+        });
         let there = Place {
             position: ResourceVersion(2_000),
             generation: 0,
@@ -220,7 +228,11 @@ async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
     let folder = TestDir::new();
     let (feeder, _) = at_ten(&folder);
     let history = feeder.data.history();
-    history.prove(Connection { server: 0, number: 1 });
+    history.prove(Connection {
+        server: 0,
+        number: 1,
+        token_number: 0,
+    });
     let there = Place {
         generation: 8_000_001,
         ..Place::default()

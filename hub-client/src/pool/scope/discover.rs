@@ -36,7 +36,8 @@ pub(super) async fn resource(client: &HttpClient, asked: &GroupVersionResource) 
     Ok(found)
 }
 
-fn group_path(asked: &GroupVersionResource) -> String {
+/// Path of the discovery document of a resource's group and version.
+pub(crate) fn group_path(asked: &GroupVersionResource) -> String {
     let (group, version) = (&asked.group, &asked.version);
     if group.is_empty() {
         format!("/api/{version}")
@@ -56,7 +57,10 @@ async fn get(client: &HttpClient, path: &str) -> Result<Value, String> {
 }
 
 /// Finds the resource in a discovery document.
-fn discovered(document: &Value, asked: &GroupVersionResource) -> Result<SharedResource, String> {
+///
+/// # Errors
+/// Reason why it cannot be copied.
+pub(crate) fn discovered(document: &Value, asked: &GroupVersionResource) -> Result<SharedResource, String> {
     let resources = document["resources"].as_array().into_iter().flatten();
     let resource = resources
         .into_iter()

@@ -24,9 +24,10 @@ impl HistoryVerifier {
         let server = self.cloud.at(place);
         let services = find_kind("", "services").ok_or("services are not built in")?;
         let path = format!("{}?limit=1", services.collection_path());
+        let before = self.connection(place);
         // Uses the connection that will carry the data, or opens it. It may be busy with a list.
         let (over, list) = match first(server, &path).await {
-            Some((number, list)) => (Connection { server: place, number }, Some(list)),
+            Some((number, list)) => (Connection { number, ..before }, Some(list)),
             None => {
                 let over = self.connection(place);
                 (over, get(server, &path, "PartialObjectMetadataList").await?)

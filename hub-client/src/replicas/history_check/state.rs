@@ -45,8 +45,10 @@ pub(super) struct Changes(watch::Receiver<CheckState>);
 pub struct Connection {
     /// Index of the server.
     pub server: usize,
-    /// Number among the connections of its `streams` client.
+    /// Number among the connections of its `streams` client; 0 for none of them.
     pub number: u64,
+    /// Number among the connections of its `token_streams` client; 0 for none of them.
+    pub token_number: u64,
 }
 
 // === impl Connection ===
@@ -54,7 +56,7 @@ pub struct Connection {
 impl Connection {
     /// True if a proof that began while this connection was open covers data from `other`.
     fn covers(self, other: Self) -> bool {
-        self.server == other.server && other.number <= self.number
+        self.server == other.server && other.number <= self.number && other.token_number <= self.token_number
     }
 }
 
@@ -278,7 +280,11 @@ mod tests {
 
     use super::*;
 
-    const FIRST: Connection = Connection { server: 0, number: 1 };
+    const FIRST: Connection = Connection {
+        server: 0,
+        number: 1,
+        token_number: 0,
+    };
 
     fn is_proven(history: &HistoryState) -> Option<bool> {
         history.proven().now_or_never()
@@ -335,6 +341,24 @@ mod tests {
     }
 
     #[test]
+    fn connections_for_tokens_are_counted_apart() {
+        let history = HistoryState::default();
+        let token = Connection {
+            number: 0,
+            token_number: 1,
+            ..FIRST
+        };
+        history.prove(FIRST);
+        let mut waits = Box::pin(history.proven_over(token));
+        assert_eq!(waits.as_mut().now_or_never(), None, "it is newer than the proof");
+        history.prove(Connection {
+            token_number: 1,
+            ..FIRST
+        });
+        assert_eq!(waits.as_mut().now_or_never(), Some(true));
+    }
+
+    #[test]
     fn proof_counts_for_the_copies_it_was_about() {
         let history = HistoryState::default();
         history.extend("services", 0);
@@ -354,7 +378,7 @@ mod tests {
     #[test]
     fn what_a_server_tells_that_is_in_use_no_more_is_never_proved() {
         let history = HistoryState::default();
-        let other = Connection { server: 1, number: 1 };
+        let other = Connection { server: 1, ..FIRST };
         history.prove(FIRST);
         let mut waits = Box::pin(history.proven_over(other));
         for _ in 0..2 {

@@ -1,6 +1,6 @@
 //! Sends the requests of a stream and checks their answers.
 
-use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderName, USER_AGENT};
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use yurt_pool_protocol::members;
@@ -31,7 +31,10 @@ impl Reflector {
     /// Returns any answer. For a replica, a coordinator also reports how it obtained its data, even in the role of the
     /// cloud. kube-apiserver sends every change separately and ignores the header.
     pub(super) async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, StreamEnd> {
-        let mut path = format!("{}?{query}", self.wire_kind().collection_path());
+        let mut path = match &self.selected {
+            Some(selected) => selected.request(query),
+            None => format!("{}?{query}", self.wire_kind().collection_path()),
+        };
         let mut accept = "application/json";
         if self.reads_nodes() {
             path.push_str(&format!(
@@ -49,6 +52,8 @@ impl Reflector {
         if is_replica {
             headers.push((HeaderName::from_static(REPLICA_HEADER), HeaderValue::from_static("1")));
         }
+        let authorization = self.selected.as_ref().and_then(|one| one.authorization.clone());
+        headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
         self.open(&path, accept, headers).await
     }
 
@@ -82,9 +87,16 @@ impl Reflector {
     /// Waits until a proof covers the connection of a cloud answer. The connection may be newer than the request, so
     /// nothing is read before that.
     async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), StreamEnd> {
+        let number = HttpClient::connection_of(response);
+        let has_token = self
+            .selected
+            .as_ref()
+            .is_some_and(|selected| selected.authorization.is_some());
+        let (number, token_number) = if has_token { (0, number) } else { (number, 0) };
         let connection = Connection {
             server: self.place,
-            number: HttpClient::connection_of(response),
+            number,
+            token_number,
         };
         if self.source == Source::Cloud && !self.data.history().proven_over(connection).await {
             return Err(StreamEnd::Failed("the cloud's history is not proved".into()));
@@ -104,7 +116,11 @@ impl Reflector {
             }
             status => {
                 let body = read_all(response).await.unwrap_or_default();
-                Err(StreamEnd::Refused(in_words(status, &body)))
+                let why = in_words(status, &body);
+                Err(match status {
+                    StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => StreamEnd::Denied(why),
+                    _ => StreamEnd::Refused(why),
+                })
             }
         }
     }

@@ -15,6 +15,8 @@ pub enum StreamEnd {
     NotReady(Option<Duration>),
     /// The server refused; the text is its reason.
     Refused(String),
+    /// As [`Self::Refused`], because of the credential (401, 403) or because there is no such resource (404).
+    Denied(String),
     /// The server's data exceeds the limit of bytes of all replicas.
     Oversized(Oversized),
     /// The disk does not store the mark that the server's next change needs; the text has the details.
@@ -44,6 +46,7 @@ impl StreamEnd {
             Self::NotReady(_)
             | Self::Overtaken
             | Self::Refused(_)
+            | Self::Denied(_)
             | Self::Oversized(_)
             | Self::Unstored(_)
             | Self::Unreadable(_) => false,

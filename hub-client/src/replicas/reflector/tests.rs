@@ -95,6 +95,7 @@ impl HeldServices {
             opened: None,
             generation: self.look(Collection::generation),
             has_detour: false,
+            selected: None,
         }
     }
 
@@ -255,7 +256,11 @@ async fn is_proven_after(status: StatusCode, body: &'static str) -> (StreamEnd, 
     let answer = handler(move |_, _| async move { answer_json(status, body) });
     let _serving = server.serve(&TaskGroup::new(), answer);
     stream.client = HttpClient::new(url.parse().unwrap(), None, Protocol::Http1, IDLE).unwrap();
-    held.data.history().prove(Connection { server: 0, number: 1 });
+    held.data.history().prove(Connection {
+        server: 0,
+        number: 1,
+        token_number: 0,
+    });
     let ended = stream.run(Begin::Resume).await;
     (ended, held.data.history().holds(SERVICES, 0))
 }
@@ -287,7 +292,11 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
 async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
     let held = HeldServices::stored().await;
     let history = held.data.history();
-    history.prove(Connection { server: 0, number: 1 });
+    history.prove(Connection {
+        server: 0,
+        number: 1,
+        token_number: 0,
+    });
     let coordinators = |held: &mut Collection| held.restart(7, vec![service("web", 1001)], rv(1006));
     held.replica.collection().update_of(0, rv(1006), coordinators).unwrap();
     let mut stream = Box::pin(held.stream(Source::Cloud).run(Begin::Resume));

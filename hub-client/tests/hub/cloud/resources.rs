@@ -23,13 +23,14 @@ use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 /// Group and plural of the stored resources.
-const STORED: [(&str, &str); 7] = [
+const STORED: [(&str, &str); 8] = [
     ("", "services"),
     ("", "endpoints"),
     ("discovery.k8s.io", "endpointslices"),
     ("", "nodes"),
     ("", "pods"),
     ("", "configmaps"),
+    ("", "secrets"),
     ("coordination.k8s.io", "leases"),
 ];
 

@@ -131,7 +131,7 @@ impl StoredState {
     pub(super) fn drop_deleted(&mut self, replica: &Replica) {
         if replica.durable().complete {
             self.restore(replica);
-            *replica.durable.lock() = Durable::default();
+            replica.durable.send_replace(Durable::default());
         }
     }
 

@@ -1,0 +1,49 @@
+//! The cacheable components, as ConfigMap `yurt-hub-cfg` says at present.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::components::{CONFIG_KEY, Components};
+use crate::failures::Failures;
+use crate::hub_config::HubConfig;
+
+/// Live set of cacheable components.
+pub struct Agents {
+    config: watch::Receiver<Arc<HubConfig>>,
+    /// The last state of the ConfigMap that was read, and its components.
+    known: Mutex<(Arc<HubConfig>, Components)>,
+    failures: Failures,
+}
+
+// === impl Agents ===
+
+impl Agents {
+    /// Creates the set from the ConfigMap's states. Reports entries that are not usable.
+    #[must_use]
+    pub fn new(config: watch::Receiver<Arc<HubConfig>>, failures: Failures) -> Self {
+        Self {
+            config,
+            known: Mutex::default(),
+            failures,
+        }
+    }
+
+    /// True if the lists and watches of `component` are cached.
+    #[must_use]
+    pub fn has(&self, component: &str) -> bool {
+        let config = self.config.borrow().clone();
+        let mut known = self.known.lock();
+        if !Arc::ptr_eq(&known.0, &config) {
+            let read = Components::parse(config.data.get(CONFIG_KEY).map(String::as_str));
+            if read != known.1 {
+                let problems = read.problems().join("; ");
+                let problem = Some(problems).filter(|problems| !problems.is_empty());
+                self.failures.tell(CONFIG_KEY, problem);
+            }
+            *known = (config, read);
+        }
+        known.1.has(component)
+    }
+}

@@ -1,0 +1,282 @@
+//! One cached selection: its replica, the state of its stream, and the credentials that the cloud accepts for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::HeaderValue;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use yurt_storage::Replica;
+
+use super::key::Key;
+
+/// Maximum time for which a selection without a stream is served while the cloud answers others. Its loss is noticed in
+/// less.
+const LOST_MAX: Duration = Duration::from_secs(30);
+
+/// Credential of a caller, for reading at the cloud.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Reader {
+    /// The node's certificate.
+    Node,
+    /// `Authorization` header of a caller with a token of its own.
+    Token(HeaderValue),
+}
+
+/// State of the stream that keeps a selection up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamState {
+    /// No attempt has ended since the start.
+    Starting,
+    /// The cloud confirmed the position.
+    Live,
+    /// The connection to the cloud failed, or the cloud asked to come back later.
+    Lost,
+    /// The cloud or this hub refused: the credential, the resource, or the size.
+    Refused,
+}
+
+/// One cached selection.
+pub struct Entry {
+    key: Key,
+    replica: Arc<Replica>,
+    state: watch::Sender<(StreamState, Instant)>,
+    /// True until a request has waited for the selection in vain: later ones do not wait.
+    is_awaited: AtomicBool,
+    readers: watch::Sender<Readers>,
+    used: Mutex<Instant>,
+    /// True if a caller with the node's identity uses it, or a process before this one stored it.
+    is_of_node: bool,
+}
+
+/// Credentials of callers that may read the selection. Kept in memory only.
+#[derive(Default)]
+struct Readers {
+    node: Option<Known>,
+    token: Option<(HeaderValue, Known)>,
+}
+
+/// Result of the last use of a credential.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Accepted,
+    Refused,
+}
+
+// === impl Entry ===
+
+impl Entry {
+    pub(super) fn new(key: Key, replica: Arc<Replica>, is_of_node: bool) -> Self {
+        Self {
+            key,
+            replica,
+            state: watch::Sender::new((StreamState::Starting, Instant::now())),
+            is_awaited: AtomicBool::new(true),
+            readers: watch::Sender::default(),
+            used: Mutex::new(Instant::now()),
+            is_of_node,
+        }
+    }
+
+    /// The selection.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Its replica.
+    #[must_use]
+    pub fn replica(&self) -> &Arc<Replica> {
+        &self.replica
+    }
+
+    /// State of its stream.
+    #[must_use]
+    pub fn state(&self) -> StreamState {
+        self.state.borrow().0
+    }
+
+    pub(super) fn is_of_node(&self) -> bool {
+        self.is_of_node
+    }
+
+    pub(super) fn set_state(&self, state: StreamState) {
+        self.state.send_if_modified(|known| {
+            let is_news = known.0 != state;
+            if is_news {
+                *known = (state, Instant::now());
+            }
+            is_news
+        });
+    }
+
+    /// True if the cloud confirmed the data, or the connection to it was lost only just now.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        let (state, since) = *self.state.borrow();
+        match state {
+            StreamState::Live => true,
+            StreamState::Lost => since.elapsed() < LOST_MAX,
+            StreamState::Starting | StreamState::Refused => false,
+        }
+    }
+
+    /// Waits until the first attempt to follow the selection has ended, and readers may see its data if it succeeded. For
+    /// `max` at most, and not at all once a wait took that long.
+    pub async fn settled(&self, max: Duration) {
+        if !self.is_awaited.load(Ordering::Relaxed) {
+            return;
+        }
+        let settled = async {
+            let mut state = self.state.subscribe();
+            // The sender is in `self`.
+            let first = state.wait_for(|(state, _)| *state != StreamState::Starting).await;
+            if first.is_ok_and(|known| known.0 == StreamState::Live) {
+                self.replica.served().await;
+            }
+        };
+        if tokio::time::timeout(max, settled).await.is_err() {
+            self.is_awaited.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Records a reader whose rights the cloud confirmed. A credential that it refused for this selection counts again
+    /// only once it `has_answered` a request of it.
+    pub fn accept(&self, reader: &Reader, has_answered: bool) {
+        let is_better = |known: Option<Known>| match known {
+            None => true,
+            Some(known) => has_answered && known == Known::Refused,
+        };
+        self.readers.send_if_modified(|readers| match reader {
+            Reader::Node if is_better(readers.node) => {
+                readers.node = Some(Known::Accepted);
+                true
+            }
+            Reader::Token(token) => {
+                let known = readers.token.as_ref().filter(|(known, _)| known == token);
+                let is_news = is_better(known.map(|(_, known)| *known));
+                if is_news {
+                    readers.token = Some((token.clone(), Known::Accepted));
+                }
+                is_news
+            }
+            Reader::Node => false,
+        });
+    }
+
+    /// Records that the cloud refused `reader` for this selection.
+    pub(super) fn refuse(&self, reader: &Reader) {
+        self.readers.send_modify(|readers| match (reader, &mut readers.token) {
+            (Reader::Node, _) => readers.node = Some(Known::Refused),
+            (Reader::Token(token), Some((held, known))) if held == token => *known = Known::Refused,
+            // A newer token came in between.
+            (Reader::Token(_), _) => {}
+        });
+    }
+
+    /// Waits for a credential that the cloud did not refuse: the node's own, or the newest token.
+    pub(super) async fn reader(&self) -> Reader {
+        let mut readers = self.readers.subscribe();
+        loop {
+            if let Some(reader) = readers.borrow_and_update().best() {
+                return reader;
+            }
+            // The sender is in `self`.
+            let _ = readers.changed().await;
+        }
+    }
+
+    /// Records a use now.
+    pub fn touch(&self) {
+        *self.used.lock() = Instant::now();
+    }
+
+    /// Time of the last use.
+    pub(super) fn used(&self) -> Instant {
+        *self.used.lock()
+    }
+
+    /// True once it is dropped.
+    pub(super) fn is_gone(&self) -> bool {
+        self.replica.gone().is_cancelled()
+    }
+
+    /// True if a client reads it now: only readers hold the collection itself.
+    pub(super) fn is_in_use(&self) -> bool {
+        Arc::strong_count(self.replica.collection()) > 1
+    }
+}
+
+// === impl Readers ===
+
+impl Readers {
+    fn best(&self) -> Option<Reader> {
+        if self.node == Some(Known::Accepted) {
+            return Some(Reader::Node);
+        }
+        let token = self.token.as_ref().filter(|(_, known)| *known == Known::Accepted);
+        token.map(|(token, _)| Reader::Token(token.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use yurt_runtime::Clock;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::replicas::PoolData;
+
+    fn token(text: &'static str) -> Reader {
+        Reader::Token(HeaderValue::from_static(text))
+    }
+
+    fn entry(folder: &TestDir) -> Entry {
+        let (key, _) = Key::parse("/api/v1/pods").unwrap();
+        let data = PoolData::open(folder.path(), "", usize::MAX, Clock::system()).unwrap();
+        let replica = data.replicas().create("/api/v1/pods", key.built_in().unwrap());
+        Entry::new(key, replica, false)
+    }
+
+    /// The reader of the stream now; `None` while it pauses.
+    fn now(entry: &Entry) -> Option<Reader> {
+        entry.reader().now_or_never()
+    }
+
+    #[test]
+    fn stream_uses_the_nodes_rights_or_the_newest_token() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        assert!(now(&entry).is_none());
+        entry.accept(&token("Bearer a"), false);
+        assert!(now(&entry) == Some(token("Bearer a")));
+        entry.accept(&token("Bearer b"), false);
+        assert!(now(&entry) == Some(token("Bearer b")));
+        entry.accept(&Reader::Node, false);
+        assert!(now(&entry) == Some(Reader::Node));
+        entry.refuse(&Reader::Node);
+        assert!(now(&entry) == Some(token("Bearer b")), "it may still read");
+    }
+
+    #[test]
+    fn refused_credential_pauses_the_stream_until_it_works_again_or_another_one_comes() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        entry.accept(&token("Bearer a"), false);
+        entry.refuse(&token("Bearer a"));
+        assert!(now(&entry).is_none());
+        entry.accept(&token("Bearer a"), false);
+        assert!(
+            now(&entry).is_none(),
+            "a review of its rights is no answer to this selection"
+        );
+        entry.accept(&token("Bearer a"), true);
+        assert!(now(&entry) == Some(token("Bearer a")));
+        entry.accept(&token("Bearer b"), false);
+        entry.refuse(&token("Bearer a"));
+        assert!(now(&entry) == Some(token("Bearer b")), "the older one was refused");
+    }
+}

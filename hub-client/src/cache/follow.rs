@@ -1,0 +1,145 @@
+//! Keeps one cached selection up to date: one stream from the cloud, with the rights of a caller, for any number of
+//! local clients.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot, watch};
+use yurt_pool_protocol::cloud_fallback::Begin;
+use yurt_pool_protocol::source::Source;
+
+use super::entry::{Entry, Reader, StreamState};
+use crate::health::CloudReach;
+use crate::replicas::PoolData;
+use crate::replicas::follower::{Backoff, after_oversized};
+use crate::replicas::reflector::{Reflector, Selected, StreamEnd};
+use crate::upstream::Cloud;
+
+/// Keeps one selection up to date.
+pub(super) struct Following {
+    pub(super) entry: Arc<Entry>,
+    pub(super) data: Arc<PoolData>,
+    pub(super) cloud: Arc<Cloud>,
+    pub(super) reach: watch::Receiver<CloudReach>,
+    /// Wakes the cloud's prober.
+    pub(super) wake: Arc<Notify>,
+}
+
+// === impl Following ===
+
+impl Following {
+    /// Runs until it is dropped, or the hub stops.
+    pub(super) async fn run(mut self) {
+        let (mut begin, mut backoff) = (Begin::Resume, Backoff::default());
+        let name = self.entry.replica().name().to_owned();
+        loop {
+            let reader = self.entry.reader().await;
+            let is_there = |reach: &CloudReach| reach.failed_probes.unwrap_or(0) == 0;
+            if self.reach.wait_for(is_there).await.is_err() {
+                return;
+            }
+            let (confirm, confirmed) = oneshot::channel();
+            let mut stream = pin!(self.reflector(&reader, confirm).run(begin));
+            let ended = tokio::select! {
+                biased;
+                Ok(()) = confirmed => {
+                    (begin, backoff) = (Begin::Resume, Backoff::default());
+                    self.data.sources().confirmed(&name, Source::Cloud);
+                    self.data.failures().works(&name);
+                    self.entry.set_state(StreamState::Live);
+                    stream.await
+                }
+                ended = &mut stream => ended,
+            };
+            let pause = self.after(&name, &reader, ended, &mut begin, &mut backoff);
+            let comes_back = async {
+                // The sender lives as long as the hub.
+                let _ = self.reach.changed().await;
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = comes_back => {}
+            }
+        }
+    }
+
+    fn reflector(&self, reader: &Reader, confirm: oneshot::Sender<()>) -> Reflector {
+        let place = self.cloud.current();
+        let server = self.cloud.at(place);
+        let (client, authorization) = match reader {
+            Reader::Node => (&server.streams, None),
+            Reader::Token(token) => (&server.token_streams, Some(token.clone())),
+        };
+        let (key, replica) = (self.entry.key(), self.entry.replica());
+        Reflector {
+            source: Source::Cloud,
+            client: client.clone(),
+            place,
+            replica: replica.clone(),
+            data: self.data.clone(),
+            pool: String::new(),
+            random: fastrand::u64(..),
+            confirmed: Some(confirm),
+            opened: None,
+            generation: replica.collection().read(yurt_collection::Collection::generation),
+            has_detour: false,
+            selected: Some(Selected {
+                path: key.path(),
+                query: key.query(),
+                authorization,
+            }),
+        }
+    }
+
+    /// Applies the end of a stream and returns the pause before the next one.
+    fn after(
+        &self,
+        name: &str,
+        reader: &Reader,
+        ended: StreamEnd,
+        begin: &mut Begin,
+        backoff: &mut Backoff,
+    ) -> Duration {
+        let failures = self.data.failures();
+        let (state, pause) = match ended {
+            StreamEnd::Closed | StreamEnd::Overtaken => {
+                if self.entry.state() == StreamState::Live {
+                    return backoff.short();
+                }
+                (StreamState::Lost, backoff.grow())
+            }
+            StreamEnd::Expired | StreamEnd::OtherHistory => {
+                *begin = Begin::List;
+                (StreamState::Lost, backoff.short())
+            }
+            StreamEnd::NotReady(after) => (StreamState::Lost, backoff.asked_for(Source::Cloud, after)),
+            StreamEnd::Interrupted(why) | StreamEnd::Failed(why) | StreamEnd::Silent(why) => {
+                tracing::debug!(collection = name, why, "Reflector failed");
+                self.wake.notify_one();
+                (StreamState::Lost, backoff.grow())
+            }
+            StreamEnd::Denied(why) => {
+                tracing::debug!(
+                    collection = name,
+                    why,
+                    "The cloud refused a credential for a cached selection"
+                );
+                self.entry.refuse(reader);
+                (StreamState::Refused, backoff.short())
+            }
+            StreamEnd::Oversized(why) => {
+                *begin = Begin::List;
+                let row = self.data.does_not_fit(name, &why);
+                (StreamState::Refused, after_oversized(row))
+            }
+            StreamEnd::Refused(why) | StreamEnd::Unreadable(why) | StreamEnd::Unstored(why) => {
+                failures.refused(name, &why);
+                (StreamState::Refused, backoff.grow())
+            }
+        };
+        self.data.sources().lost(name);
+        self.entry.set_state(state);
+        pause
+    }
+}

@@ -1,0 +1,550 @@
+//! The cached selections of this node: made on first use, loaded at a start, dropped when they are idle, bounded in number
+//! and bytes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCEPT, AUTHORIZATION};
+use http::{Request, StatusCode};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::pool_scope::SharedResource;
+use yurt_apimachinery::{GroupVersionResource, ObjectKey, RequestInfo, ResourceKind};
+use yurt_collection::Collection;
+use yurt_runtime::TaskGroup;
+use yurt_runtime::http::{APPLICATION_JSON, empty};
+use yurt_storage::kinds::Kinds;
+
+use super::entry::{Entry, Reader, StreamState};
+use super::follow::Following;
+use super::key::{Cover, Key};
+use crate::health::CloudReach;
+use crate::pool::scope::discover::{discovered, group_path};
+use crate::replicas::{CACHED, PoolData, budget};
+use crate::upstream::{Cloud, in_words};
+
+/// Maximum number of selections. A kubelet with 110 pods has about 400.
+pub const SELECTIONS_MAX: usize = 1024;
+/// Maximum number of selections that only callers with a token of their own use. The others are the node's.
+pub const SELECTIONS_OF_TOKENS_MAX: usize = 256;
+/// Time without a reader after which a selection is dropped. Time without the cloud does not count.
+pub const IDLE_MAX: Duration = Duration::from_secs(3600);
+/// The same for a selection that was never complete.
+const INCOMPLETE_IDLE_MAX: Duration = Duration::from_secs(300);
+/// Interval between looks for idle selections.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Maximum time of a discovery request.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum bytes of a discovery document.
+const DOCUMENT_MAX: usize = 4 << 20;
+/// Name of the failure while no further selection is cached.
+pub const CACHE: &str = "cache";
+
+/// The cache. Cheap to clone; clones share the state.
+#[derive(Clone)]
+pub struct Cache(Arc<Shared>);
+
+/// Dependencies of the cache.
+pub struct Means {
+    /// The replicas, and the state of their sources.
+    pub data: Arc<PoolData>,
+    /// The cloud.
+    pub cloud: Arc<Cloud>,
+    /// Reachability of the cloud.
+    pub reach: watch::Receiver<CloudReach>,
+    /// Wakes the cloud's prober.
+    pub wake: Arc<Notify>,
+    /// Owner of the streams.
+    pub tasks: TaskGroup,
+    /// Name of this Node.
+    pub node: String,
+}
+
+struct Shared {
+    means: Means,
+    kinds: Kinds,
+    /// By the text of the key. Only collections and failures are locked inside of it.
+    entries: Mutex<BTreeMap<String, Arc<Entry>>>,
+    /// Descriptions of the kinds that are not built in. Held during a request, so that each is requested once.
+    described: tokio::sync::Mutex<HashMap<GroupVersionResource, SharedResource>>,
+}
+
+// === impl Cache ===
+
+impl Cache {
+    /// Creates a cache without selections.
+    #[must_use]
+    pub fn new(means: Means) -> Self {
+        Self(Arc::new(Shared {
+            means,
+            kinds: Kinds::default(),
+            entries: Mutex::default(),
+            described: tokio::sync::Mutex::default(),
+        }))
+    }
+
+    /// Loads the selections on the disk. What cannot be read, or exceeds the limits, is dropped.
+    pub async fn load(&self) {
+        let data = &self.0.means.data;
+        let of_disk = data.clone();
+        let stored = tokio::task::spawn_blocking(move || of_disk.replicas().stored(CACHED)).await;
+        let stored = match stored {
+            Ok(Ok(stored)) => stored,
+            Ok(Err(error)) => return data.failures().refused(CACHE, &format!("the stored names: {error}")),
+            Err(error) => return data.failures().refused(CACHE, &error.to_string()),
+        };
+        let (mut loaded, max) = (0_usize, data.limits().cache);
+        for (name, bytes) in stored {
+            let why = match self.load_one(&name, loaded.saturating_add(bytes) <= max).await {
+                Ok(()) => {
+                    loaded += bytes;
+                    continue;
+                }
+                Err(why) => why,
+            };
+            tracing::warn!(collection = name, why, "Dropped a cached selection");
+            let (of_disk, of) = (data.clone(), name.clone());
+            let forgotten = tokio::task::spawn_blocking(move || of_disk.replicas().forget_stored(&of)).await;
+            if let Ok(Err(error)) = forgotten {
+                tracing::warn!(collection = name, %error, "Failed to delete a cached selection");
+            }
+        }
+    }
+
+    async fn load_one(&self, name: &str, fits: bool) -> Result<(), String> {
+        let (key, about) = Key::parse(name).ok_or("its name is not one of this version")?;
+        if !fits {
+            return Err("it does not fit into --max-cache-bytes".to_owned());
+        }
+        let text = key.text();
+        if self.0.entries.lock().len() >= SELECTIONS_MAX || self.0.entries.lock().contains_key(&text) {
+            return Err("there are too many".to_owned());
+        }
+        let kind = self.kind(&key, about.as_ref())?;
+        let added = self.0.means.data.replicas().add(name, kind).await;
+        let replica = added.map_err(|error| error.to_string())?;
+        if let Some(about) = about {
+            self.0.described.lock().await.insert(key.gvr().clone(), about);
+        }
+        let entry = Arc::new(Entry::new(key, replica, true));
+        self.0.entries.lock().insert(text, entry.clone());
+        self.follow(entry);
+        Ok(())
+    }
+
+    /// The selection of `key`, if it is cached. Counts as a use.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        let entry = self.0.entries.lock().get(&key.text()).cloned()?;
+        entry.touch();
+        Some(entry).filter(|entry| !entry.is_gone())
+    }
+
+    /// The selection of `key`, made for `reader` if it is not cached yet.
+    ///
+    /// # Errors
+    /// Reason why it is not cached.
+    pub async fn get_or_create(&self, key: &Key, reader: &Reader) -> Result<Arc<Entry>, String> {
+        if let Some(entry) = self.get(key) {
+            return Ok(entry);
+        }
+        let about = self.describe_kind(key, reader).await?;
+        let name = key.name(about.as_ref()).ok_or("its name is too long")?;
+        let kind = self.kind(key, about.as_ref())?;
+        let (text, is_of_node) = (key.text(), *reader == Reader::Node);
+        let (entry, is_new) = {
+            let mut entries = self.0.entries.lock();
+            match entries.get(&text) {
+                Some(entry) if !entry.is_gone() => (entry.clone(), false),
+                _ => {
+                    self.require_place(&entries, is_of_node)?;
+                    let replica = self.0.means.data.replicas().create(&name, kind);
+                    let entry = Arc::new(Entry::new(key.clone(), replica, is_of_node));
+                    entries.insert(text, entry.clone());
+                    (entry, true)
+                }
+            }
+        };
+        if is_new {
+            tracing::debug!(collection = name, "Caching a selection");
+            self.follow(entry.clone());
+        }
+        Ok(entry)
+    }
+
+    /// The complete selection that knows most about one object. Of several the one at the highest position; of those with
+    /// the same the first by name.
+    #[must_use]
+    pub fn covering(&self, info: &RequestInfo, name: &str) -> Option<Arc<Entry>> {
+        let (gvr, entries) = (info.gvr(), self.0.entries.lock());
+        let mut best: Option<(_, &Arc<Entry>)> = None;
+        for entry in entries.values().filter(|entry| entry.replica().is_served()) {
+            let held = entry.replica().collection();
+            let namespace = info.namespace.as_deref().filter(|_| held.kind().namespaced);
+            let cover = entry.key().cover(&gvr, namespace, name);
+            if cover == Cover::No {
+                continue;
+            }
+            let key = ObjectKey::new(namespace, name);
+            let (position, is_held) = held.read(|held| (held.position(), held.object(&key).is_some()));
+            let is_later = best.as_ref().is_none_or(|(best, _)| position > *best);
+            if is_later && (is_held || cover == Cover::Whole) {
+                best = Some((position, entry));
+            }
+        }
+        let entry = best.map(|(_, entry)| entry.clone())?;
+        entry.touch();
+        Some(entry)
+    }
+
+    /// Selections that a write of the described object may change.
+    #[must_use]
+    pub fn touched_by(&self, info: &RequestInfo) -> Vec<Arc<Entry>> {
+        let (gvr, entries) = (info.gvr(), self.0.entries.lock());
+        let may_change = |entry: &&Arc<Entry>| {
+            let namespace = info
+                .namespace
+                .as_deref()
+                .filter(|_| entry.replica().collection().kind().namespaced);
+            let name = info.name.as_deref();
+            name.is_none_or(|name| entry.key().cover(&gvr, namespace, name) != Cover::No) && *entry.key().gvr() == gvr
+        };
+        entries.values().filter(may_change).cloned().collect()
+    }
+
+    /// Drops idle selections until `token` is cancelled.
+    pub async fn run(self, token: CancellationToken) {
+        while token
+            .run_until_cancelled(tokio::time::sleep(SWEEP_EVERY))
+            .await
+            .is_some()
+        {
+            self.sweep().await;
+        }
+    }
+
+    /// Drops selections without a reader for a long time, except what the node itself needs.
+    pub(crate) async fn sweep(&self) {
+        let (is_up, now) = (self.0.means.reach.borrow().is_up(), Instant::now());
+        let is_idle = |entry: &Arc<Entry>| {
+            if !is_up || entry.is_in_use() || entry.key().is_essential(&self.0.means.node) {
+                entry.touch();
+                return false;
+            }
+            let is_complete = entry.replica().collection().read(Collection::is_complete);
+            let max = if is_complete { IDLE_MAX } else { INCOMPLETE_IDLE_MAX };
+            now.duration_since(entry.used()) >= max
+        };
+        let all: Vec<_> = self.0.entries.lock().values().cloned().collect();
+        for entry in all.into_iter().filter(is_idle) {
+            self.drop_replica(entry.replica().name()).await;
+            // A request in between may have made it again.
+            let mut entries = self.0.entries.lock();
+            entries.retain(|_, held| !Arc::ptr_eq(held, &entry));
+        }
+    }
+
+    async fn drop_replica(&self, name: &str) {
+        let data = &self.0.means.data;
+        tracing::debug!(collection = name, "Dropping an idle selection");
+        if let Err(error) = data.replicas().remove(name).await {
+            tracing::warn!(collection = name, %error, "Failed to delete a cached selection");
+        }
+        data.partial_lists().remove(name).await;
+        data.sources().remove(name);
+        data.failures().forget(name);
+        data.failures().forget(&budget::failure(name));
+    }
+
+    fn require_place(&self, entries: &BTreeMap<String, Arc<Entry>>, is_of_node: bool) -> Result<(), String> {
+        let failures = self.0.means.data.failures();
+        let of_tokens = entries.values().filter(|entry| !entry.is_of_node()).count();
+        let why = if entries.len() >= SELECTIONS_MAX {
+            format!("{SELECTIONS_MAX} selections are cached: further ones go to the cloud")
+        } else if !is_of_node && of_tokens >= SELECTIONS_OF_TOKENS_MAX {
+            format!(
+                "{SELECTIONS_OF_TOKENS_MAX} selections of callers with tokens are cached: further ones go to the cloud"
+            )
+        } else {
+            failures.works(CACHE);
+            return Ok(());
+        };
+        failures.refused(CACHE, &why);
+        Err(why)
+    }
+
+    fn kind(&self, key: &Key, about: Option<&SharedResource>) -> Result<&'static ResourceKind, String> {
+        match (key.built_in(), about) {
+            (Some(kind), _) => Ok(kind),
+            (None, Some(about)) => {
+                let kind = self.0.kinds.keep(&about.custom_kind());
+                kind.map_err(|error| error.to_string())
+            }
+            (None, None) => Err("its kind is unknown".to_owned()),
+        }
+    }
+
+    /// Describes a kind that is not built in, by the cloud's discovery.
+    async fn describe_kind(&self, key: &Key, reader: &Reader) -> Result<Option<SharedResource>, String> {
+        if key.built_in().is_some() {
+            return Ok(None);
+        }
+        let mut described = self.0.described.lock().await;
+        if let Some(known) = described.get(key.gvr()) {
+            return Ok(Some(known.clone()));
+        }
+        let path = group_path(key.gvr());
+        let mut request = Request::new(empty());
+        *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
+        request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
+        let server = self.0.means.cloud.server();
+        let client = match reader {
+            Reader::Node => &server.streams,
+            Reader::Token(token) => {
+                request.headers_mut().insert(AUTHORIZATION, token.clone());
+                &server.token_streams
+            }
+        };
+        let answer = client.request_bytes(request, DISCOVERY_TIMEOUT, DOCUMENT_MAX).await;
+        let (status, _, body) = answer.map_err(|error| error.to_string())?;
+        if status != StatusCode::OK {
+            return Err(format!("GET {path}: {}", in_words(status, &body)));
+        }
+        let document = serde_json::from_slice(&body).map_err(|error| format!("GET {path}: {error}"))?;
+        let found = discovered(&document, key.gvr())?;
+        described.insert(key.gvr().clone(), found.clone());
+        Ok(Some(found))
+    }
+
+    fn follow(&self, entry: Arc<Entry>) {
+        let means = &self.0.means;
+        let gone = entry.replica().gone().clone();
+        let following = Following {
+            entry,
+            data: means.data.clone(),
+            cloud: means.cloud.clone(),
+            reach: means.reach.clone(),
+            wake: means.wake.clone(),
+        };
+        let token = means.tasks.token();
+        means.tasks.spawn("follow-selection", async move {
+            tokio::select! {
+                () = token.cancelled() => {}
+                () = gone.cancelled() => {}
+                () = following.run() => {}
+            }
+        });
+    }
+
+    /// The `cache` part of `/debug/state.json`.
+    #[must_use]
+    pub fn describe(&self) -> Value {
+        let entries: Vec<_> = self.0.entries.lock().values().cloned().collect();
+        let data = &self.0.means.data;
+        let described = entries.iter().map(|entry| {
+            let replica = entry.replica();
+            let is_served = replica.is_served();
+            let value = replica.collection().read(|held| {
+                json!({
+                    "complete": is_served,
+                    "live": entry.state() == StreamState::Live,
+                    "rv": held.position().to_string(),
+                    "objects": held.len(),
+                    "bytes": held.size(),
+                })
+            });
+            (replica.name().to_owned(), value)
+        });
+        json!({
+            "selections": described.collect::<serde_json::Map<_, _>>(),
+            "bytes": data.bytes(true, ""),
+            "maxBytes": data.limits().cache,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use yurt_apimachinery::ResourceVersion;
+    use yurt_runtime::Clock;
+    use yurt_storage::OnlyWriter as _;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    struct Held {
+        cache: Cache,
+        reach: watch::Sender<CloudReach>,
+        _folder: TestDir,
+    }
+
+    impl Held {
+        fn new() -> Self {
+            let (folder, reach) = (TestDir::new(), watch::Sender::default());
+            let data = PoolData::open(folder.path(), "", usize::MAX, Clock::system()).unwrap();
+            let cache = Cache::new(Means {
+                data: Arc::new(data),
+                cloud: Arc::new(Cloud::for_test("http://127.0.0.1:9")),
+                reach: reach.subscribe(),
+                wake: Arc::default(),
+                tasks: TaskGroup::new(),
+                node: "n1".to_owned(),
+            });
+            let held = Self {
+                cache,
+                reach,
+                _folder: folder,
+            };
+            held.set_failed(0);
+            held
+        }
+
+        fn set_failed(&self, failed: u32) {
+            self.reach.send_replace(CloudReach {
+                failed_probes: Some(failed),
+            });
+        }
+
+        /// Makes a selection that is complete and stored.
+        async fn complete(&self, name: &str) -> Arc<Entry> {
+            let (key, _) = Key::parse(name).unwrap();
+            let entry = self.cache.get_or_create(&key, &Reader::Node).await.unwrap();
+            let restart = |held: &mut Collection| held.restart(0, Vec::new(), ResourceVersion(10));
+            entry.replica().collection().update(restart);
+            self.cache.0.means.data.replicas().persist(None).await.unwrap();
+            entry
+        }
+
+        /// Names of the selections, which are those on the disk.
+        fn names(&self) -> Vec<String> {
+            let entries: Vec<_> = self.cache.0.entries.lock().keys().cloned().collect();
+            let stored = self.cache.0.means.data.replicas().stored(CACHED).unwrap();
+            let stored: Vec<_> = stored.into_iter().map(|(name, _)| name).collect();
+            assert_eq!(entries, stored);
+            entries
+        }
+
+        async fn after(&self, minutes: u64) {
+            tokio::time::advance(Duration::from_secs(60 * minutes)).await;
+            self.cache.sweep().await;
+        }
+    }
+
+    const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+
+    #[tokio::test(start_paused = true)]
+    async fn selection_without_readers_is_dropped_after_an_hour() {
+        let held = Held::new();
+        held.complete(MAPS).await;
+        held.after(59).await;
+        assert_eq!(held.names(), [MAPS]);
+        assert!(held.cache.get(&Key::parse(MAPS).unwrap().0).is_some(), "this is a use");
+        held.after(59).await;
+        assert_eq!(held.names(), [MAPS]);
+        held.after(2).await;
+        assert_eq!(held.names(), Vec::<String>::new());
+        held.complete(MAPS).await;
+        assert_eq!(held.names(), [MAPS], "and made again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn selection_that_is_read_or_keeps_the_node_running_stays() {
+        let held = Held::new();
+        let read = held.complete(MAPS).await;
+        let own = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
+        held.complete(own).await;
+        let reader = read.replica().collection().clone();
+        for _ in 0..3 {
+            held.after(61).await;
+            assert_eq!(held.names(), [MAPS, own]);
+        }
+        drop(reader);
+        held.after(61).await;
+        assert_eq!(held.names(), [own]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_dropped_while_the_cloud_is_away() {
+        let held = Held::new();
+        held.complete(MAPS).await;
+        held.set_failed(2);
+        held.after(60 * 24).await;
+        held.set_failed(0);
+        held.after(59).await;
+        assert_eq!(held.names(), [MAPS], "its readers have an hour to return");
+        held.after(2).await;
+        assert_eq!(held.names(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn callers_with_tokens_leave_places_for_the_node() {
+        let held = Held::new();
+        let token = Reader::Token(HeaderValue::from_static("Bearer a"));
+        let key = |number: usize| Key::parse(&format!("/api/v1/namespaces/n{number}/pods")).unwrap().0;
+        for number in 0..SELECTIONS_OF_TOKENS_MAX {
+            assert!(held.cache.get_or_create(&key(number), &token).await.is_ok(), "{number}");
+        }
+        let next = key(SELECTIONS_OF_TOKENS_MAX);
+        assert!(held.cache.get_or_create(&next, &token).await.is_err());
+        let failures = held.cache.0.means.data.failures();
+        assert!(failures.why(CACHE).is_some());
+        assert!(held.cache.get_or_create(&next, &Reader::Node).await.is_ok());
+        assert_eq!(failures.why(CACHE), None);
+        for number in SELECTIONS_OF_TOKENS_MAX + 1..SELECTIONS_MAX {
+            assert!(
+                held.cache.get_or_create(&key(number), &Reader::Node).await.is_ok(),
+                "{number}"
+            );
+        }
+        assert!(
+            held.cache
+                .get_or_create(&key(SELECTIONS_MAX), &Reader::Node)
+                .await
+                .is_err()
+        );
+        assert!(
+            held.cache.get_or_create(&key(7), &Reader::Node).await.is_ok(),
+            "it is cached"
+        );
+    }
+
+    #[tokio::test]
+    async fn start_loads_what_fits_and_what_this_version_understands() {
+        let held = Held::new();
+        held.complete(MAPS).await;
+        held.complete("/api/v1/pods").await;
+        let data = &held.cache.0.means.data;
+        let services = yurt_apimachinery::kind::find_kind("", "services").unwrap();
+        let strange = data.replicas().create("/not-a-selection", services);
+        strange
+            .collection()
+            .update(|held| held.restart(0, Vec::new(), ResourceVersion(10)));
+        data.replicas().persist(None).await.unwrap();
+        let folder = TestDir::new();
+        let file = crate::replicas::disk::FILE;
+        std::fs::copy(held._folder.path().join(file), folder.path().join(file)).unwrap();
+
+        let again = PoolData::open(folder.path(), "", usize::MAX, Clock::system()).unwrap();
+        let again = Held {
+            cache: Cache::new(Means {
+                data: Arc::new(again),
+                cloud: Arc::new(Cloud::for_test("http://127.0.0.1:9")),
+                reach: held.reach.subscribe(),
+                wake: Arc::default(),
+                tasks: TaskGroup::new(),
+                node: "n1".to_owned(),
+            }),
+            reach: held.reach.clone(),
+            _folder: folder,
+        };
+        again.cache.load().await;
+        assert_eq!(again.names(), [MAPS, "/api/v1/pods"]);
+        let entry = again.cache.get(&Key::parse(MAPS).unwrap().0).expect("it is loaded");
+        assert!(entry.replica().is_served());
+    }
+}

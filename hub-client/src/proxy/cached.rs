@@ -1,0 +1,360 @@
+//! Decides which reads are answered from the node's cache ([`crate::cache`]), and makes a selection cached on its first
+//! use.
+//!
+//! | read | the cloud answers | it is away |
+//! |---|---|---|
+//! | list, watch of a cacheable component | the selection's replica; the cloud until it is complete | the replica, else 503 |
+//! | list, watch of another component | the cloud | the replica if there is one |
+//! | get of one object | the cloud | the complete replica that knows most about it |
+//!
+//! While the cloud answers, it decides in every doubt: about rights, forms, and positions that the replica does not have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::ACCEPT;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use yurt_apimachinery::query::Query;
+use yurt_apimachinery::{GroupVersionResource, ListOptions, RequestInfo, ResourceVersion, Status, Verb};
+use yurt_runtime::http::Body;
+use yurt_storage::Replica;
+use yurt_storage::serve::Unfiltered;
+
+use super::caller::{Caller, Credential};
+use super::local::{Local, may_be_told};
+use super::screen::is_impersonating;
+use super::serving::Source;
+use crate::cache::agents::Agents;
+use crate::cache::entry::{Entry, Reader};
+use crate::cache::key::Key;
+use crate::cache::store::Cache;
+use crate::health::CloudReach;
+
+/// Maximum time that a request waits for the first list of its selection. A longer list is passed on.
+const FIRST_LIST_MAX: Duration = Duration::from_secs(2);
+/// Consecutive failed probes after which the cloud gets no read first.
+const LOST: u32 = 2;
+/// Header with which a client asks for its requests to be cached, as in OpenYurt.
+const EDGE_CACHE: &str = "edge-cache";
+/// `Retry-After` in seconds without the cloud and without the data.
+const RETRY_AFTER: u32 = 5;
+
+/// Answers reads from the cache.
+pub struct Cached {
+    /// The selections.
+    pub cache: Cache,
+    /// Rights, serving and writes, as for pool data.
+    pub local: Arc<Local>,
+    /// Components whose selections are cached.
+    pub agents: Arc<Agents>,
+}
+
+/// Head of a read, for an answer from the cache after the cloud has failed.
+pub struct Head {
+    request: Request<()>,
+    info: RequestInfo,
+}
+
+// === impl Cached ===
+
+impl Cached {
+    /// Returns the response; `None` if the cloud has to answer.
+    ///
+    /// # Errors
+    /// Status to return to the client instead of data.
+    pub async fn answer<B>(
+        &self,
+        request: &Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Option<Response<Body>>, Status> {
+        if !is_read(info) || is_impersonating(request.headers()) {
+            // Only the cloud knows the rights of the user that this caller impersonates.
+            return Ok(None);
+        }
+        let head = Head::of(request, info);
+        if is_away(*self.local.serving.cloud.borrow()) {
+            return self.without_cloud(&head, caller).await;
+        }
+        let Some(key) = Key::of(info, request.uri().query()) else {
+            return Ok(None);
+        };
+        if !self.is_cacheable(request.headers(), caller) {
+            return Ok(None);
+        }
+        let Some(entry) = self.entry(&key, &head, caller).await else {
+            return Ok(None);
+        };
+        entry.settled(FIRST_LIST_MAX).await;
+        if !self.is_current(&entry, &head) {
+            return Ok(None);
+        }
+        // The cloud answers what the replica cannot, with a status of its own.
+        let answered = self.serve(&head, entry.replica()).await;
+        Ok(answered.unwrap_or_default())
+    }
+
+    /// The head of a read that the cache may answer if the cloud fails to.
+    #[must_use]
+    pub fn head<B>(&self, request: &Request<B>, info: &RequestInfo) -> Option<Head> {
+        let may_answer = is_read(info) && !is_impersonating(request.headers());
+        may_answer.then(|| Head::of(request, info))
+    }
+
+    /// True if a complete selection knows the object that this get names.
+    #[must_use]
+    pub fn covers(&self, head: &Head) -> bool {
+        let name = head.info.name.as_ref().filter(|_| head.info.verb == Verb::Get);
+        name.is_some_and(|name| self.cache.covering(&head.info, name).is_some())
+    }
+
+    /// Answers without the cloud; `None` if nothing is cached for this read.
+    ///
+    /// # Errors
+    /// 403 for a caller without the right, 429 for one whose rights are not known, 503 while the data is not complete.
+    pub async fn without_cloud(&self, head: &Head, caller: &Caller) -> Result<Option<Response<Body>>, Status> {
+        let Head { request, info } = head;
+        let entry = match (info.verb, &info.name) {
+            (Verb::Get, Some(name)) => self.cache.covering(info, name),
+            _ => Key::of(info, request.uri().query()).and_then(|key| self.cache.get(&key)),
+        };
+        let Some(entry) = entry else { return Ok(None) };
+        self.local.authorizer.check(caller, info).await?;
+        if let Some(reader) = reader_of(caller) {
+            // Its stream goes on when the cloud returns, without another request.
+            entry.accept(&reader, false);
+        }
+        let replica = entry.replica();
+        if !replica.is_served() {
+            let why = format!(
+                "{} is not complete on this node, and the cloud does not answer",
+                replica.name()
+            );
+            return Err(Status::service_unavailable(&why, RETRY_AFTER));
+        }
+        self.serve(head, replica).await
+    }
+
+    /// The replica of the selection that a list or watch describes, for every component: created on first use. `None` if
+    /// it cannot be cached, or is not complete in time.
+    ///
+    /// # Errors
+    /// As the authorizer: the caller may not read the selection, or its rights are not known.
+    pub async fn replica_for<B>(
+        &self,
+        request: &Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Option<Arc<Replica>>, Status> {
+        let (Some(key), Some(reader)) = (Key::of(info, request.uri().query()), reader_of(caller)) else {
+            return Ok(None);
+        };
+        self.local.authorizer.check(caller, info).await?;
+        let Ok(entry) = self.cache.get_or_create(&key, &reader).await else {
+            return Ok(None);
+        };
+        entry.accept(&reader, false);
+        entry.settled(FIRST_LIST_MAX).await;
+        let replica = entry.replica().clone();
+        Ok(Some(replica).filter(|replica| replica.is_served()))
+    }
+
+    /// Records that the cloud answered a read of this caller: its credential works for this selection.
+    pub fn note_answer(&self, head: &Head, caller: &Caller, response: &Response<Body>) {
+        if !response.status().is_success() {
+            return;
+        }
+        if self.covers(head) {
+            // Rights to read it without the cloud.
+            self.local.authorizer.learn_allowed(caller, &head.info);
+        }
+        let key = Key::of(&head.info, head.request.uri().query());
+        if let Some(entry) = key.and_then(|key| self.cache.get(&key))
+            && let Some(reader) = reader_of(caller)
+        {
+            entry.accept(&reader, true);
+        }
+    }
+
+    /// Notes the RV of a write in the response, so that this node's reads reflect it.
+    pub fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
+        if !matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch) {
+            return response;
+        }
+        let touched = self.cache.touched_by(info).into_iter();
+        let replicas = touched.map(|entry| entry.replica().clone()).collect();
+        self.local.written.noting(replicas, info, response)
+    }
+
+    /// Returns the selection, made if it is not cached yet; `None` if the cloud has to answer.
+    async fn entry(&self, key: &Key, head: &Head, caller: &Caller) -> Option<Arc<Entry>> {
+        let known = self.cache.get(key);
+        let reader = reader_of(caller);
+        let GroupVersionResource { group, resource, .. } = key.gvr();
+        let shared = self.local.data.serving(group, resource);
+        // A replica of the pool will answer once it is complete.
+        let is_shared = shared.is_some_and(|replica| may_be_told(caller, &replica));
+        if known.is_none() && (reader.is_none() || is_shared || head.wants_another_form()) {
+            return None;
+        }
+        // A refused caller gets the cloud's own refusal, and makes nothing.
+        self.local.authorizer.check(caller, &head.info).await.ok()?;
+        let entry = match (known, &reader) {
+            (Some(entry), _) => entry,
+            (None, Some(reader)) => {
+                let made = tokio::time::timeout(FIRST_LIST_MAX, self.cache.get_or_create(key, reader)).await;
+                let made = made.unwrap_or_else(|_| Err("discovery takes too long".to_owned()));
+                made.inspect_err(|why| tracing::debug!(selection = key.text(), why, "Not cached"))
+                    .ok()?
+            }
+            (None, None) => return None,
+        };
+        if let Some(reader) = reader {
+            entry.accept(&reader, false);
+        }
+        Some(entry)
+    }
+
+    /// True if the replica has what this read asks for, as far as is known while the cloud answers.
+    fn is_current(&self, entry: &Entry, head: &Head) -> bool {
+        let replica = entry.replica();
+        if !entry.is_followed() || !replica.is_served() {
+            return false;
+        }
+        let is_watch = head.info.verb == Verb::Watch;
+        let held = replica.collection();
+        let query = without_selectors(head.request.uri());
+        let Ok(options) = ListOptions::parse(query.as_deref(), is_watch, held.kind()) else {
+            return false;
+        };
+        held.read(|held| match options.resource_version {
+            None => self.local.written.least(replica.name(), held.generation()) <= held.position(),
+            Some(from) if is_watch && from > ResourceVersion::ZERO && from < held.position() => held.open(from).is_ok(),
+            Some(_) => true,
+        })
+    }
+
+    async fn serve(&self, head: &Head, replica: &Arc<Replica>) -> Result<Option<Response<Body>>, Status> {
+        let Head { request, info } = head;
+        let (mut selected, mut info) = (Request::new(()), info.clone());
+        *selected.uri_mut() = request.uri().clone();
+        *selected.headers_mut() = request.headers().clone();
+        if info.verb != Verb::Get {
+            // The replica is the selection: nothing is left to select, also by fields that this hub does not know.
+            let path = match without_selectors(request.uri()) {
+                Some(query) => format!("{}?{query}", request.uri().path()),
+                None => request.uri().path().to_owned(),
+            };
+            *selected.uri_mut() = path.parse().map_err(|_| Status::bad_request("unusable query"))?;
+            info.name = None;
+        }
+        if !replica.collection().kind().namespaced {
+            info.namespace = None;
+        }
+        let source = Source {
+            collection: replica.collection(),
+            view: Arc::new(Unfiltered),
+            gone: replica.gone(),
+            least: ResourceVersion::ZERO,
+            is_fresh: self.local.data.is_fresh(replica.name()),
+        };
+        self.local.serving.answer(&selected, &info, source).await
+    }
+
+    fn is_cacheable(&self, headers: &HeaderMap, caller: &Caller) -> bool {
+        let asks = headers.get(EDGE_CACHE).is_some_and(|value| value == "true");
+        asks || self.agents.has(&caller.component)
+    }
+}
+
+// === impl Head ===
+
+impl Head {
+    fn of<B>(request: &Request<B>, info: &RequestInfo) -> Self {
+        let mut head = Request::new(());
+        *head.uri_mut() = request.uri().clone();
+        let accept = request.headers().get(ACCEPT).cloned();
+        head.headers_mut().extend(accept.map(|accept| (ACCEPT, accept)));
+        Self {
+            request: head,
+            info: info.clone(),
+        }
+    }
+
+    /// True if the client reads metadata or tables: the objects behind them may be many times as large.
+    fn wants_another_form(&self) -> bool {
+        let accept = self.request.headers().get(ACCEPT);
+        accept.is_some_and(|accept| accept.to_str().is_ok_and(|accept| accept.contains("as=")))
+    }
+}
+
+fn is_read(info: &RequestInfo) -> bool {
+    let is_read = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch);
+    info.is_resource && is_read && info.subresource.is_none()
+}
+
+/// True if requests to the cloud are futile at present.
+fn is_away(reach: CloudReach) -> bool {
+    reach.failed_probes.is_some_and(|failed| failed >= LOST)
+}
+
+/// Returns the credential with which the cloud can be read for this caller; `None` for a client certificate, which cannot
+/// be passed on.
+fn reader_of(caller: &Caller) -> Option<Reader> {
+    match &caller.credential {
+        Credential::Node => Some(Reader::Node),
+        Credential::Token(token) => {
+            let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+            value.set_sensitive(true);
+            Some(Reader::Token(value))
+        }
+        Credential::Certificate { .. } => None,
+    }
+}
+
+/// Returns the query without its selectors; `None` if nothing is left.
+fn without_selectors(uri: &Uri) -> Option<String> {
+    let is_selector = |pair: &&str| {
+        let query = Query::parse(Some(pair));
+        query.get("labelSelector").is_some() || query.get("fieldSelector").is_some()
+    };
+    let kept: Vec<_> = uri.query()?.split('&').filter(|pair| !is_selector(pair)).collect();
+    (!kept.is_empty()).then(|| kept.join("&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_leave_a_query_in_every_spelling() {
+        for (query, left) in [
+            (
+                "watch=1&fieldSelector=a%3Db&resourceVersion=7",
+                Some("watch=1&resourceVersion=7"),
+            ),
+            ("field%53elector=x&labelSelector", None),
+            ("limit=5", Some("limit=5")),
+        ] {
+            let uri: Uri = format!("/api/v1/pods?{query}").parse().unwrap();
+            assert_eq!(without_selectors(&uri).as_deref(), left, "{query}");
+        }
+        assert_eq!(without_selectors(&"/api/v1/pods".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn token_of_a_caller_is_not_shown() {
+        let caller = Caller {
+            component: "coredns".to_owned(),
+            credential: Credential::Token("hidden".to_owned()),
+            origin: super::super::caller::Origin {
+                address: std::net::IpAddr::from([127, 0, 0, 1]),
+                uid: None,
+            },
+        };
+        match reader_of(&caller) {
+            Some(Reader::Token(value)) => assert!(!format!("{value:?}").contains("hidden")),
+            _ => panic!("a token reads for itself"),
+        }
+    }
+}
