@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod feed;
+mod filters;
 mod formats;
 mod requests;
 mod wide;
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     target("protobuf-body", 4096, formats::envelope),
     target("yaml-body", 2048, formats::yaml_body),
     target("feed-batch", 8192, feed::batch),
+    target("filters", 4096, filters::filters),
     target("wide", 16, wide::write),
     Target {
         catches: true,

@@ -11,6 +11,7 @@ mod hub {
     mod detours;
     mod disks;
     mod electing;
+    mod filter_effects;
     mod filtering;
     mod golden_disk;
     mod golden_feed;

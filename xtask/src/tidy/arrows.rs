@@ -98,6 +98,7 @@ const TABLE: &[Row] = &[
             "yurt-runtime",
             "yurt-storage",
             "yurt-coordinator",
+            "yurt-hub-client",
         ],
         tests_may_use: &["yurt-apiextensions", "yurt-test-support"],
     },

@@ -4,6 +4,8 @@
 //! bytes. `context` names what differs from the default world. `example` is the number in the specification of OpenYurt's
 //! filters. Claims say where OpenYurt answers otherwise.
 
+use std::cell::RefCell;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use yurt_codec::{protobuf, schema};
@@ -163,6 +165,53 @@ fn every_filter_has_examples_of_each_verdict_it_can_give() {
             "servicetopology drop,keep,replace",
         ]
     );
+}
+
+/// Services of a world; keeps the keys that were looked up.
+struct Recorded<'a> {
+    world: &'a World,
+    keys: RefCell<Vec<ObjectKey>>,
+}
+
+impl ServiceLookup for Recorded<'_> {
+    fn service(&self, key: &ObjectKey) -> Option<Object> {
+        self.keys.borrow_mut().push(key.clone());
+        self.world.service(key)
+    }
+}
+
+/// A view is not evaluated again for an input that no filter names.
+#[test]
+fn filters_read_no_input_that_they_do_not_name() {
+    for_each(|example, kind| {
+        let filter = registered(example.filter).filter;
+        let world = World::of(&example.context);
+        let view = |given: &Object, context: &FilterContext<'_>| filter.filter(kind, given, context).view_of(given);
+        for (given, expected) in example.pairs(kind) {
+            let services = Recorded {
+                world: &world,
+                keys: RefCell::default(),
+            };
+            let context = FilterContext {
+                services: &services,
+                ..world.context()
+            };
+            assert_eq!(view(&given, &context), expected);
+            let named = filter.service_of(kind, &given).filter(|_| filter.inputs().services);
+            let others = |key: &ObjectKey| Some(key) != named.as_ref();
+            assert!(!services.keys.borrow().iter().any(others), "{}", filter.name());
+            if !filter.inputs().pool {
+                for pool in [Pool::Unknown, Pool::NoPool] {
+                    assert_eq!(
+                        view(&given, &FilterContext { pool, ..context }),
+                        expected,
+                        "{}",
+                        filter.name()
+                    );
+                }
+            }
+        }
+    });
 }
 
 /// An object with one place changed: the member is removed or has another value.

@@ -1,0 +1,54 @@
+//! Objects that the hub's filters judge.
+
+use yurt_apimachinery::{Object, ObjectKey, kind};
+use yurt_hub_client::filter::context::FilterOptions;
+use yurt_hub_client::filter::{FILTERS, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup};
+
+/// One Service for every key.
+struct Same(Object);
+
+impl ServiceLookup for Same {
+    fn service(&self, _: &ObjectKey) -> Option<Object> {
+        Some(self.0.clone())
+    }
+}
+
+/// The first byte chooses a filter, the rest is an object. A second run of the filter changes nothing.
+pub(crate) fn filters(data: &[u8]) {
+    let Some((choice, text)) = data.split_first() else {
+        return;
+    };
+    let registered = &FILTERS[usize::from(*choice) % FILTERS.len()];
+    let services = kind::find_kind("", "services").expect("services must be built in");
+    let near = r#"{"metadata":{"namespace":"a","name":"a","annotations":{"openyurt.io/topologyKeys":"openyurt.io/nodepool"}}}"#;
+    let near = Same(Object::parse(near.into(), services).expect("the text is a Service"));
+    let members = ["n".to_owned()].into();
+    let pool = NodePool {
+        name: "p",
+        members: Members::Names(&members),
+        host_network: Some(true),
+    };
+    for (group, plural) in registered.resources {
+        let kind = kind::find_kind(group, plural).expect("filters judge built-in kinds");
+        let Ok(object) = Object::parse(text.to_vec().into(), kind) else {
+            continue;
+        };
+        for pool in [Pool::Named(pool), Pool::NoPool, Pool::Unknown] {
+            let context = FilterContext {
+                hub: HubAddress {
+                    host: "169.254.2.1",
+                    secure_port: 10268,
+                },
+                node_name: "n",
+                pool,
+                services: &near,
+                options: FilterOptions::default(),
+            };
+            let view = |object: &Object| registered.filter.filter(kind, object, &context).view_of(object);
+            if let Some(seen) = view(&object) {
+                assert_eq!(seen.key(), object.key());
+                assert_eq!(view(&seen).as_ref(), Some(&seen), "{}", registered.filter.name());
+            }
+        }
+    }
+}
