@@ -12,15 +12,20 @@ use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
 use crate::health::judge::LbMode;
 use crate::identity::Join;
+use crate::node_network::{self, NodeNetwork};
 use crate::replicas::budget::Limits;
 
 mod fixed;
 mod identity;
 mod joining;
 #[cfg(test)]
+mod manifests;
+mod mode;
+#[cfg(test)]
 mod units;
 
 pub use identity::{NodeIdentity, Proof};
+pub use mode::WorkingMode;
 
 /// Minimum of `--max-pool-bytes` and `--max-cache-bytes`.
 const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
@@ -69,6 +74,10 @@ pub struct Flags {
     lb_mode: LbModeFlag,
     #[command(flatten)]
     joining: joining::JoiningFlags,
+    /// Working mode. edge: serve from this node's data while the cloud is away. cloud, for nodes next to the apiservers:
+    /// pass requests on and filter them; nothing is answered without the cloud, and there is no coordinator.
+    #[arg(long, default_value = "edge")]
+    working_mode: String,
     /// CA of client certificates, at the HTTPS port and between the relays of a pool: the apiserver's --client-ca-file. Set it if this is
     /// not the CA of the apiservers. Relays authenticate with their node's client certificate [default: the CA of --kubeconfig, or of the cluster joined].
     #[arg(long)]
@@ -89,6 +98,11 @@ pub struct Flags {
     /// Name of the dummy interface, at most 15 characters.
     #[arg(long, default_value = "yurthub-dummy0")]
     dummy_if_name: String,
+    /// Accept packets between the dummy interface and the proxy's ports: a chain YURTHUB of iptables, or a table yurthub of
+    /// nftables without iptables. Set it if the node's firewall drops by default. `yurthub cleanup` removes it.
+    #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    enable_iptables: bool,
     /// Share pool data and heartbeats through the pool's coordinator.
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
@@ -189,6 +203,8 @@ pub struct Config {
     pub lb_mode: LbMode,
     /// Kubeconfig with CA and node certificate.
     pub kubeconfig: PathBuf,
+    /// Working mode.
+    pub mode: WorkingMode,
     /// Means of joining the cluster; `None` if the kubelet owns the certificate.
     pub join: Option<Join>,
     /// CA of client certificates, if it is not the cloud's.
@@ -197,8 +213,8 @@ pub struct Config {
     pub root_dir: PathBuf,
     /// Directory of the durable copy.
     pub cache_dir: PathBuf,
-    /// Dummy interface: name and address.
-    pub dummy: Option<(String, IpAddr)>,
+    /// Address for the node's pods; `None` without a dummy interface.
+    pub network: Option<NodeNetwork>,
     /// Address at which pods reach the proxy (written by the masterservice filter).
     pub hub_host: IpAddr,
     /// Coordinator of the pool, if used.
@@ -279,13 +295,7 @@ impl Flags {
         if let Some(error) = dns_label_errors(&self.namespace).first() {
             return Err(bad("namespace", format!("{:?} {error}", self.namespace)));
         }
-        let dummy_ip = self.dummy_if_ip.unwrap_or(match self.bind_proxy_address {
-            IpAddr::V4(_) => IpAddr::from([169, 254, 2, 1]),
-            IpAddr::V6(_) => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 2, 1]),
-        });
-        if self.dummy_if_name.is_empty() || self.dummy_if_name.len() > 15 {
-            return Err(bad("dummy-if-name", "must have 1 to 15 characters"));
-        }
+        let network = self.network()?;
         let servers = self.servers()?;
         let coordinator = self.coordinator()?;
         // The relay finds its peers, and verifies their membership, through the coordinator.
@@ -304,12 +314,12 @@ impl Flags {
         if self.relay_address.is_some_and(|address| address.is_unspecified()) {
             return Err(bad("relay-address", "must be an address that other nodes can dial"));
         }
-        let hub_host = if self.enable_dummy_if {
-            dummy_ip
-        } else {
-            self.bind_proxy_address
+        let hub_host = match self.enable_dummy_if {
+            true => network.address,
+            false => self.bind_proxy_address,
         };
         let own = vec![self.node_name.clone(), hub_host.to_string()];
+        let mode = WorkingMode::parse(&self.working_mode, coordinator.is_some())?;
         let (kubeconfig, join) = self.joining.check(&self.root_dir)?;
         Ok(Config {
             relay,
@@ -322,13 +332,14 @@ impl Flags {
                 LbModeFlag::Priority => LbMode::Priority,
             },
             coordinator,
-            dummy: self.enable_dummy_if.then(|| (self.dummy_if_name.clone(), dummy_ip)),
+            network: self.enable_dummy_if.then_some(network),
             hub_host,
             node: self.node_name,
             namespace: self.namespace,
             pool: self.nodepool_name,
             kubeconfig,
             join,
+            mode,
             client_ca_file: self.client_ca_file,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
@@ -355,6 +366,27 @@ impl Flags {
         Ok(Limits {
             pool: self.max_pool_bytes,
             cache: self.max_cache_bytes,
+        })
+    }
+
+    /// Returns the address for pods, enabled or not, which `yurthub cleanup` removes.
+    ///
+    /// # Errors
+    /// [`FlagError`], naming the flag and the fix.
+    pub fn network(&self) -> Result<NodeNetwork, FlagError> {
+        let address = self.dummy_if_ip.unwrap_or(match self.bind_proxy_address {
+            IpAddr::V4(_) => IpAddr::from([169, 254, 2, 1]),
+            IpAddr::V6(_) => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 2, 1]),
+        });
+        node_network::check_address(address).map_err(|problem| bad("dummy-if-ip", problem))?;
+        if self.dummy_if_name.is_empty() || self.dummy_if_name.len() > 15 {
+            return Err(bad("dummy-if-name", "must have 1 to 15 characters"));
+        }
+        Ok(NodeNetwork {
+            interface: self.dummy_if_name.clone(),
+            address,
+            ports: [self.proxy_port, self.proxy_secure_port],
+            accepts: self.enable_iptables,
         })
     }
 
@@ -398,6 +430,16 @@ impl Flags {
             .validate()
             .map_err(|error| bad(flag_of(error), error.to_string()))?;
         Ok(Some(coordinator))
+    }
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Flag that leads to the node's certificate and the cluster's CA.
+    #[must_use]
+    pub fn certificate_flag(&self) -> &'static str {
+        if self.join.is_some() { "root-dir" } else { "kubeconfig" }
     }
 }
 
@@ -451,18 +493,18 @@ mod tests {
     #[test]
     fn go_style_booleans_are_understood() {
         let config = check(&["--enable-dummy-if=false", "--enable-coordinator", "--nodepool-name=p"]).expect("valid");
-        assert!(config.dummy.is_none() && config.coordinator.is_some());
+        assert!(config.network.is_none() && config.coordinator.is_some());
         assert_eq!(config.relay.map(|relay| relay.port), Some(10269));
         let config = check(&["--enable-relay=false", "--enable-coordinator", "--nodepool-name=p"]).expect("valid");
         assert_eq!(config.relay, None);
         let config = check(&["--enable-coordinator=false"]).expect("valid");
         assert_eq!(config.relay, None, "without a coordinator there are no peers");
-        assert!(config.dummy.is_some() && config.coordinator.is_none());
+        assert!(config.network.is_some() && config.coordinator.is_none());
     }
 
     #[test]
     fn unusable_flags_are_named() {
-        let cases: [(&[&str], &str); 7] = [
+        let cases: [(&[&str], &str); 12] = [
             (&["--namespace=a/b"], "--namespace"),
             (&["--server-addr=http://x:1"], "--server-addr"),
             (&["--enable-coordinator"], "--nodepool-name"),
@@ -474,6 +516,17 @@ mod tests {
                 ],
                 "whole number",
             ),
+            (
+                &["--working-mode=other"],
+                "--working-mode: \"other\" must be edge or cloud",
+            ),
+            (&["--working-mode=local"], "use edge or cloud"),
+            (
+                &["--working-mode=cloud", "--enable-coordinator", "--nodepool-name=p"],
+                "omit --enable-coordinator",
+            ),
+            (&["--dummy-if-ip=169.254.31.7"], "--dummy-if-ip"),
+            (&["--dummy-if-ip=10.0.0.7"], "169.254.0.0/16"),
             (&["--relay-address=0.0.0.0"], "--relay-address"),
             (&["--relay-bytes-per-second=0"], "--enable-relay=false"),
             (&["--dummy-if-name=a-name-that-is-too-long"], "--dummy-if-name"),

@@ -344,14 +344,39 @@ fn validity(info: &CertificateInfo) -> Validity {
 /// Outcome of a request without an answer; `flag` leads to the CA.
 fn explain(error: &ClientError, flag: &str) -> Outcome {
     let text = error.to_string();
-    let lower = text.to_lowercase();
-    let is_of_time = lower.contains("expired") || lower.contains("not valid yet");
     match error {
-        ClientError::Tls { .. } if is_of_time => Outcome::Unanswered(format!(
+        ClientError::Tls { .. } if is_of_time(&text) => Outcome::Unanswered(format!(
             "{text}; is this node's clock right? A wrong clock makes certificates look invalid"
         )),
         ClientError::Tls { .. } => Outcome::Refused(format!("{flag}: {text}; is its CA that of this server?")),
         ClientError::Unusable { .. } => Outcome::Refused(format!("--server-addr: {text}")),
         _ => Outcome::Unanswered(text),
+    }
+}
+
+/// True if a TLS error is about the validity of a certificate, which a wrong clock explains as well.
+pub(crate) fn is_of_time(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    lower.contains("expired") || lower.contains("not valid yet")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_outside_its_validity_may_be_the_clocks_fault_and_is_waited_for() {
+        let tls = |cause: &str| ClientError::Tls {
+            server: "https://cloud".to_owned(),
+            cause: cause.to_owned(),
+            handshake: true,
+        };
+        let of_time = explain(
+            &tls("invalid peer certificate: certificate not valid yet"),
+            "--join-token",
+        );
+        assert!(matches!(of_time, Outcome::Unanswered(why) if why.contains("clock")));
+        let of_ca = explain(&tls("invalid peer certificate: UnknownIssuer"), "--bootstrap-file");
+        assert!(matches!(of_ca, Outcome::Refused(why) if why.starts_with("--bootstrap-file")));
     }
 }

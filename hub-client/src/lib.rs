@@ -7,7 +7,6 @@
 
 pub mod cache;
 pub mod config;
-pub mod dummy_interface;
 pub mod failpoints;
 pub mod failures;
 pub mod filter;
@@ -16,6 +15,7 @@ pub mod hub_config;
 pub mod identity;
 mod listeners;
 pub mod metrics;
+pub mod node_network;
 pub mod offline;
 mod operator_port;
 pub mod pool;
@@ -57,7 +57,7 @@ const STOP: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A directory is not usable.
-    #[error("--{flag}: cannot use {path}: {error}")]
+    #[error("--{flag}: cannot use {path}: {error}; it must be a directory that the hub may write")]
     Folder {
         /// The flag.
         flag: &'static str,
@@ -144,7 +144,7 @@ impl Hub {
         )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         let mut proxies = vec![plain, listeners::encrypted(&config, &upstreams, secure)?];
-        proxies.extend(listeners::dummy(&mut config, &upstreams, &mut inherited).await?);
+        proxies.extend(listeners::for_pods(&mut config, &upstreams, &mut inherited, &tasks).await?);
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();

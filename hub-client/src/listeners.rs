@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use yurt_runtime::files;
 use yurt_runtime::http::server::{Inherited, Limits, Server};
 use yurt_runtime::pki::{CertificateAuthority, PkiError, write_public, write_secret};
 use yurt_runtime::tls::{PemIdentity, ReloadingServerTls, ServerTls};
+use yurt_runtime::{TaskGroup, files};
 
 use crate::StartError;
 use crate::config::Config;
+use crate::node_network::Place;
 use crate::upstream::Upstreams;
 
 /// Serving certificate and key of the HTTPS port, under the root directory.
@@ -61,28 +62,41 @@ pub(crate) async fn main(config: &Config, inherited: &mut Inherited) -> Result<(
     ))
 }
 
-/// Binds the proxy's ports on the dummy interface. If it cannot be created there are none, and pods get the other address.
-pub(crate) async fn dummy(
+/// Binds the proxy's ports on the node's address for pods. If it cannot be created there are none, and pods get the other
+/// address. `tasks` keep the address.
+pub(crate) async fn for_pods(
     config: &mut Config,
     upstreams: &Upstreams,
     inherited: &mut Inherited,
+    tasks: &TaskGroup,
 ) -> Result<Vec<Server>, StartError> {
-    let Some((name, address)) = config.dummy.clone() else {
+    let Some(network) = config.network.clone() else {
         return Ok(Vec::new());
     };
-    let ready = tokio::task::spawn_blocking(move || crate::dummy_interface::ensure(&name, address)).await;
-    if let Err(why) = ready.unwrap_or_else(|error| Err(error.to_string())) {
-        tracing::warn!(
-            why,
-            "Failed to serve on the dummy interface; serving on --bind-proxy-address only"
-        );
-        config.hub_host = config.proxy_addr.ip();
-        return Ok(Vec::new());
+    let (address, wanted) = (network.address, network.clone());
+    let ensured = tokio::task::spawn_blocking(move || wanted.ensure()).await;
+    match ensured
+        .map_err(|error| error.to_string())
+        .and_then(|ensured| ensured.map_err(|error| error.to_string()))
+    {
+        Ok(Place::Dummy) => {}
+        Ok(Place::Loopback(why)) => {
+            tracing::warn!(why, %address, "No dummy interface; the address for pods is on lo");
+        }
+        Err(why) => {
+            tracing::warn!(
+                why,
+                "Failed to create the address for pods; serving on --bind-proxy-address only"
+            );
+            config.hub_host = config.proxy_addr.ip();
+            return Ok(Vec::new());
+        }
     }
     let plain = SocketAddr::new(address, config.proxy_addr.port());
     let secure_addr = SocketAddr::new(address, config.secure_addr.port());
     let plain = Server::bind_or_take(plain, "--dummy-if-ip, --proxy-port", inherited).await?;
     let secure = Server::bind_or_take(secure_addr, "--dummy-if-ip, --proxy-secure-port", inherited).await?;
+    network.keep(tasks);
     Ok(vec![plain, encrypted(config, upstreams, secure)?])
 }
 

@@ -2,13 +2,15 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
 use yurt_hub_client::config::{Config, Flags};
 use yurt_hub_client::{Hub, failpoints};
 use yurt_runtime::http::server::Inherited;
-use yurt_runtime::{exit, files, log, shutdown, tls};
+use yurt_runtime::service_manager::{ServiceManager, ServiceState};
+use yurt_runtime::{TaskGroup, exit, files, log, shutdown, tls};
 
 /// Worker threads; a hub does I/O rather than computation.
 const WORKERS: usize = 2;
@@ -17,6 +19,28 @@ const STACK: usize = 512 * 1024;
 /// Exit code for an invalid command line, as usual for Unix programs.
 const BAD_FLAGS: u8 = 2;
 
+/// Command line: the hub's flags, or a command.
+#[derive(Debug, Parser)]
+#[command(
+    name = "yurthub",
+    version,
+    max_term_width = 120,
+    args_conflicts_with_subcommands = true
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    flags: Flags,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Remove the address for pods and its firewall rules from this node. Takes the hub's flags; run it after the hub is
+    /// uninstalled.
+    Cleanup(Box<Flags>),
+}
+
 fn main() -> ExitCode {
     tls::install_crypto_provider();
     // This changes the environment, so it must precede the threads.
@@ -24,8 +48,12 @@ fn main() -> ExitCode {
     if let Err(error) = yurt_runtime::failpoints::check(failpoints::NAMES) {
         return bad_flags(&error.to_string());
     }
-    let config = match Flags::try_parse() {
-        Ok(flags) => match flags.check() {
+    let config = match CommandLine::try_parse() {
+        Ok(CommandLine {
+            command: Some(Command::Cleanup(flags)),
+            ..
+        }) => return cleanup(&flags),
+        Ok(line) => match line.flags.check() {
             Ok(config) => config,
             Err(error) => return bad_flags(&error.to_string()),
         },
@@ -59,6 +87,9 @@ async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
         Err(error) => return exit::fail(error),
     };
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "Started");
+    let (manager, notifications) = (service_manager(), TaskGroup::new());
+    manager.notify(ServiceState::Ready);
+    manager.watch(&notifications);
     let failed = tokio::select! {
         signal = shutdown::wait_for_signal() => signal.is_err(),
         task = hub.failed() => {
@@ -66,8 +97,29 @@ async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
             true
         }
     };
+    manager.notify(ServiceState::Stopping);
     hub.stop().await;
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn service_manager() -> Arc<ServiceManager> {
+    let connected = ServiceManager::from_env();
+    let manager = connected.unwrap_or_else(|error| {
+        tracing::warn!(%error, "Failed to connect to the service manager");
+        ServiceManager::default()
+    });
+    Arc::new(manager)
+}
+
+fn cleanup(flags: &Flags) -> ExitCode {
+    let network = match flags.network() {
+        Ok(network) => network,
+        Err(error) => return bad_flags(&error.to_string()),
+    };
+    match network.cleanup() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::fail(error),
+    }
 }
 
 fn bad_flags(message: &str) -> ExitCode {

@@ -51,6 +51,8 @@ pub struct Metrics {
     pub leads: IntGaugeVec,
     /// 1 while the cloud does not acknowledge this node's heartbeats.
     pub cut_off: IntGauge,
+    /// End of the node's client certificate, Unix seconds; 0 without one.
+    pub certificate_end: IntGauge,
     /// Number of current failures; `/debug/state.json` has their reasons.
     pub failures: IntGauge,
     /// Requests in flight, without watches.
@@ -106,6 +108,10 @@ impl Metrics {
                 ),
                 &["name"],
             )?,
+            certificate_end: gauge(
+                "client_certificate_expiration_timestamp_seconds",
+                "End of the node's client certificate, Unix seconds; 0 without one",
+            )?,
             cut_off: gauge("cut_off", "1 while this node's heartbeats fail at the cloud")?,
             failures: gauge(
                 "troubles",
@@ -117,7 +123,12 @@ impl Metrics {
                 "Requests rejected because of the limit of concurrent requests",
             )?,
         };
-        let registry = metrics.registry.registry();
+        metrics.register()?;
+        Ok(metrics)
+    }
+
+    fn register(&self) -> Result<(), prometheus::Error> {
+        let (metrics, registry) = (self, self.registry.registry());
         registry.register(Box::new(metrics.feed_batches.clone()))?;
         registry.register(Box::new(metrics.feed_fenced.clone()))?;
         registry.register(Box::new(metrics.heartbeats_forwarded.clone()))?;
@@ -133,10 +144,11 @@ impl Metrics {
         registry.register(Box::new(metrics.elections_won.clone()))?;
         registry.register(Box::new(metrics.leads.clone()))?;
         registry.register(Box::new(metrics.cut_off.clone()))?;
+        registry.register(Box::new(metrics.certificate_end.clone()))?;
         registry.register(Box::new(metrics.failures.clone()))?;
         registry.register(Box::new(metrics.in_flight.clone()))?;
         registry.register(Box::new(metrics.rejected.clone()))?;
-        Ok(metrics)
+        Ok(())
     }
 }
 

@@ -1,10 +1,12 @@
-//! The operator's port: the routes of every program, and the join token (`/v1/token`). It also answers while a new node
-//! waits for its certificate.
+//! The operator's port: the routes of every program, the join token (`/v1/token`) and the node's pods (`/pods`). It also
+//! answers while a new node waits for its certificate.
+
+mod pods;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, ORIGIN};
+use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use parking_lot::RwLock;
@@ -20,7 +22,10 @@ use crate::config::Config;
 use crate::identity::discovery::JoinToken;
 use crate::identity::{CertificateKeeper, IdentityError};
 use crate::listeners;
+use pods::Pods;
 
+/// Path of the node's pods.
+const PODS: &str = "/pods";
 /// Path at which the hub receives a join token.
 const TOKEN: &str = "/v1/token";
 /// Maximum bytes of that request.
@@ -41,6 +46,7 @@ pub(crate) struct OperatorPort {
     /// Routes of the present phase: joining, then serving.
     routes: Arc<RwLock<Option<AdminRoutes>>>,
     uids: Vec<u32>,
+    pods: Pods,
 }
 
 enum Port {
@@ -57,6 +63,7 @@ impl OperatorPort {
             routes: Arc::default(),
             // "any" is for requests that act as the node; a token changes the node's identity.
             uids: config.identity.uids.clone().unwrap_or_else(|| vec![0]),
+            pods: Pods::new(config),
         }
     }
 
@@ -106,7 +113,7 @@ impl OperatorPort {
             Port::Serving(_) => return self,
             Port::Bound(server) => server,
         };
-        let answer = answer(self.routes.clone(), self.uids.clone(), keeper);
+        let answer = answer(self.routes.clone(), self.uids.clone(), self.pods.clone(), keeper);
         let serving = server.with_uids().with_limits(listeners::limits()).serve(tasks, answer);
         Self {
             port: Port::Serving(serving),
@@ -115,14 +122,29 @@ impl OperatorPort {
     }
 }
 
-fn answer(routes: Arc<RwLock<Option<AdminRoutes>>>, uids: Vec<u32>, keeper: Arc<CertificateKeeper>) -> Handler {
+fn answer(
+    routes: Arc<RwLock<Option<AdminRoutes>>>,
+    uids: Vec<u32>,
+    pods: Pods,
+    keeper: Arc<CertificateKeeper>,
+) -> Handler {
     handler(move |request, peer| {
         let routes = routes.read().clone();
-        let (uids, keeper) = (uids.clone(), keeper.clone());
+        let (uids, pods, keeper) = (uids.clone(), pods.clone(), keeper.clone());
         async move {
             let uri = request.uri();
-            if uri.path() == TOKEN {
-                return receive_token(request, &peer, &uids, &keeper).await;
+            match uri.path() {
+                TOKEN => return receive_token(request, &peer, &uids, &keeper).await,
+                PODS if request.method() != Method::GET => {
+                    return our_http::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+                }
+                // Pods may have secrets in their environment.
+                PODS if !is_trusted(request.headers(), &peer, &uids) => {
+                    let why = "only a process of root on this node (uids of --node-identity-uids) may read its pods\n";
+                    return our_http::text(StatusCode::FORBIDDEN, why);
+                }
+                PODS => return pods.answer().await,
+                _ => {}
             }
             let answer = routes.and_then(|routes| routes.answer(request.method(), uri.path(), uri.query()));
             answer.unwrap_or_else(|| our_http::text(StatusCode::NOT_FOUND, "404 page not found\n"))
@@ -173,11 +195,21 @@ async fn receive_token(
     }
 }
 
-/// A browser's request carries an Origin: a web page must not use the uid of its reader.
 fn may_set_token(headers: &HeaderMap, peer: &Peer, uids: &[u32], keeper: &CertificateKeeper) -> bool {
     let bearer = headers
         .get(AUTHORIZATION)
         .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let is_local = peer.is_local() && peer.uid.is_some_and(|uid| uids.contains(&uid)) && !headers.contains_key(ORIGIN);
-    is_local || bearer.is_some_and(|token| keeper.knows(token))
+    is_trusted(headers, peer, uids) || bearer.is_some_and(|token| keeper.knows(token))
+}
+
+/// True for a process of an allowed uid on this node. A browser's request may come from a web page: it is recognised by its
+/// Origin, or by a host that is not an address of this node.
+fn is_trusted(headers: &HeaderMap, peer: &Peer, uids: &[u32]) -> bool {
+    let host = headers
+        .get(HOST)
+        .and_then(|host| host.to_str().ok())
+        .unwrap_or_default();
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let is_own = name == "localhost" || name.trim_matches(['[', ']']).parse() == Ok(peer.local_addr.ip());
+    peer.is_local() && is_own && peer.uid.is_some_and(|uid| uids.contains(&uid)) && !headers.contains_key(ORIGIN)
 }

@@ -10,6 +10,7 @@ use http::{Method, StatusCode};
 use yurt_runtime::http::client::{ClientError, HttpClient};
 
 use crate::config::Config;
+use crate::identity::is_of_time;
 use crate::upstream::Upstreams;
 
 /// Maximum time for an answer of a server; one that does not answer does not prevent the start.
@@ -34,14 +35,15 @@ pub async fn check(config: &Config, upstreams: &Upstreams) -> Result<(), Preflig
         .as_ref()
         .and_then(|coordinator| coordinator.ca_file.as_ref());
     let servers = (0..upstreams.cloud.len()).map(|place| &upstreams.cloud.at(place).knocks);
-    let cloud = ask("kubeconfig", &kubeconfig, servers.collect());
+    let flag = config.certificate_flag();
+    let cloud = ask(flag, &kubeconfig, servers.collect());
     let pool = async {
         let Some(client) = upstreams.coordinator.as_ref().map(|coordinator| &coordinator.once) else {
             return Ok(());
         };
         match coordinator_ca {
             Some(ca) => ask("coordinator-ca-file", &ca.display().to_string(), vec![client]).await,
-            None => ask("kubeconfig", &kubeconfig, vec![client]).await,
+            None => ask(flag, &kubeconfig, vec![client]).await,
         }
     };
     let (cloud, pool) = tokio::join!(cloud, pool);
@@ -63,7 +65,11 @@ async fn ask(flag: &'static str, file: &str, servers: Vec<&HttpClient>) -> Resul
 async fn ask_one(flag: &'static str, file: &str, client: &HttpClient) -> Option<Result<(), PreflightError>> {
     let problem = match client.request_json(Method::GET, "/livez", None, TIMEOUT).await {
         Err(error @ ClientError::Tls { .. }) => {
-            format!("{error}; is {file} of the same cluster as this server's certificate?")
+            let text = error.to_string();
+            match is_of_time(&text) {
+                true => format!("{text}; is this node's clock right? A wrong clock makes certificates look invalid"),
+                false => format!("{text}; is {file} of the same cluster as this server's certificate?"),
+            }
         }
         Ok((StatusCode::UNAUTHORIZED, ..)) => {
             format!(

@@ -36,6 +36,7 @@ use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
 use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until};
 
+use crate::config::WorkingMode;
 use crate::metrics::Metrics;
 use crate::offline::Offline;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
@@ -220,7 +221,9 @@ impl Proxy {
 
     /// True if this is a request of the kubelet for its own node's lease. A create is a POST to the collection.
     fn is_own_lease(&self, info: &RequestInfo, method: &Method, caller: &Caller) -> bool {
-        caller.is_node_component("kubelet")
+        // In cloud mode the lease is a request as any other.
+        self.local.node.mode == WorkingMode::Edge
+            && caller.is_node_component("kubelet")
             && info.group == "coordination.k8s.io"
             && info.resource == "leases"
             && info.namespace.as_deref() == Some(NODE_LEASES)

@@ -248,6 +248,9 @@ impl Report {
         self.metrics.leads.with_label_values(lease).set(i64::from(leads));
         let won = &self.metrics.elections_won;
         won.inc_by(election.elections_won.saturating_sub(won.get()));
+        self.metrics
+            .certificate_end
+            .set(self.certificate.standing().not_after());
         self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
         self.offline.set_metrics(&self.metrics.offline);
         self.metrics.failures.set(self.data.failures().count());

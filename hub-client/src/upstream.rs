@@ -286,23 +286,20 @@ impl Upstreams {
     /// # Errors
     /// [`UpstreamError`], naming file and flag.
     pub fn new(config: &Config, tasks: &TaskGroup) -> Result<Self, UpstreamError> {
-        let fail = |error| UpstreamError::Kubeconfig {
-            flag: "kubeconfig",
-            error,
-        };
+        let flag = config.certificate_flag();
+        let fail = |error| UpstreamError::Kubeconfig { flag, error };
         let kubeconfig = Kubeconfig::load(&config.kubeconfig).map_err(fail)?;
         let Some(identity) = kubeconfig.identity.clone() else {
             return Err(UpstreamError::NoIdentity {
                 path: config.kubeconfig.display().to_string(),
             });
         };
-        let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls {
-            flag: "kubeconfig",
-            error,
-        })?;
-        let mut node = Identity::new("kubeconfig", tls.clone())?;
+        let tls = kubeconfig
+            .client_tls()
+            .map_err(|error| UpstreamError::Tls { flag, error })?;
+        let mut node = Identity::new(flag, tls.clone())?;
         let mut anonymous = Identity::new(
-            "kubeconfig",
+            flag,
             ClientTls {
                 ca: tls.ca.clone(),
                 identity: None,

@@ -174,6 +174,7 @@ impl Wiring {
             pool: config.pool.clone(),
             host: config.hub_host,
             secure_port: config.secure_addr.port(),
+            mode: config.mode,
         };
         let means = Means {
             reviews: Arc::new(cloud.clone()),

@@ -24,6 +24,7 @@ mod hub {
     mod joining;
     mod limits;
     mod membership;
+    mod modes;
     mod node_identity;
     mod offline_reads;
     mod passing_on;

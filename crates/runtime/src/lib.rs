@@ -9,6 +9,7 @@
 //! * [`pki`], [`tls`], [`kubeconfig`], [`jws`]: identities and their keys.
 //! * [`http`] (server and client), [`fair_queue`] (fair queueing of requests).
 //! * [`admin`] and [`metrics`]: the operator's view.
+//! * [`service_manager`]: messages to systemd.
 //! * [`flags`], [`files`], [`log`] and [`exit`]: start of a program, and its error message; [`failpoints`] of test
 //!   builds.
 //!
@@ -42,6 +43,7 @@ pub mod log;
 pub mod metrics;
 pub mod pki;
 pub mod readiness;
+pub mod service_manager;
 pub mod shutdown;
 pub mod tasks;
 pub mod tls;

@@ -59,6 +59,11 @@ impl Standing {
         (!parts.is_empty()).then(|| parts.join("; last attempt: "))
     }
 
+    /// Last second of the certificate, Unix; 0 without one.
+    pub(crate) fn not_after(&self) -> i64 {
+        self.validity.map_or(0, |own| own.not_after)
+    }
+
     pub(crate) fn valid_until(&self) -> String {
         self.validity.map(|own| time(own.not_after)).unwrap_or_default()
     }

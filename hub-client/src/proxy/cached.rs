@@ -28,6 +28,7 @@ use crate::cache::agents::Agents;
 use crate::cache::entry::{Entry, Reader};
 use crate::cache::key::Key;
 use crate::cache::store::Cache;
+use crate::config::WorkingMode;
 use crate::health::CloudReach;
 
 /// Maximum time that a request waits for the first list of its selection. A longer list is passed on.
@@ -68,7 +69,7 @@ impl Cached {
         info: &RequestInfo,
         caller: &Caller,
     ) -> Result<Option<Response<Body>>, Status> {
-        if !is_read(info) || is_impersonating(request.headers()) {
+        if !self.serves(info) || is_impersonating(request.headers()) {
             // Only the cloud knows the rights of the user that this caller impersonates.
             return Ok(None);
         }
@@ -94,10 +95,15 @@ impl Cached {
         Ok(answered.unwrap_or_default())
     }
 
+    /// True for a read of a hub that has a cache; in cloud mode it has none.
+    fn serves(&self, info: &RequestInfo) -> bool {
+        self.local.node.mode == WorkingMode::Edge && is_read(info)
+    }
+
     /// The head of a read that the cache may answer if the cloud fails to.
     #[must_use]
     pub fn head<B>(&self, request: &Request<B>, info: &RequestInfo) -> Option<Head> {
-        let may_answer = is_read(info) && !is_impersonating(request.headers());
+        let may_answer = self.serves(info) && !is_impersonating(request.headers());
         may_answer.then(|| Head::of(request, info))
     }
 

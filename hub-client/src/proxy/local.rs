@@ -16,6 +16,7 @@ use super::caller::Caller;
 use super::screen::is_impersonating;
 use super::serving::{Serving, Source, options};
 use super::written::Written;
+use crate::config::WorkingMode;
 use crate::filter::context::FilterOptions;
 use crate::filter::{Chain, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup, binding};
 use crate::replicas::{POOL_SCOPE, PoolData};
@@ -49,6 +50,8 @@ pub struct NodeFacts {
     pub host: IpAddr,
     /// Port of the HTTPS proxy.
     pub secure_port: u16,
+    /// In cloud mode nothing is answered without the cloud.
+    pub mode: WorkingMode,
 }
 
 /// View of one component: a filter chain over live inputs.
@@ -98,6 +101,17 @@ impl Local {
         let is_new = !POOL_SCOPE.contains(&replica.name()) && !holds(replica.collection(), request.uri().query(), info);
         // An unfiltered GET by name also goes to the cloud while it answers: the cloud always has the latest state.
         let prefers_cloud = chain.is_empty() && (is_new || info.verb == Verb::Get);
+        if self.node.mode == WorkingMode::Cloud {
+            if chain.is_empty() {
+                return Ok(None);
+            }
+            if !self.serving.cloud.borrow().is_up() {
+                return Err(Status::service_unavailable(
+                    "the cloud does not answer, and --working-mode=cloud",
+                    1,
+                ));
+            }
+        }
         if prefers_cloud && self.serving.cloud.borrow().is_up() {
             return Ok(None);
         }
@@ -292,6 +306,7 @@ mod tests {
                 pool: String::new(),
                 host: IpAddr::from([127, 0, 0, 1]),
                 secure_port: 10268,
+                mode: WorkingMode::Edge,
             },
             serving: Serving {
                 cloud: reach.subscribe(),

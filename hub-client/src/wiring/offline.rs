@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Wiring;
+use crate::config::WorkingMode;
 use crate::offline::Offline;
 use crate::offline::answers::Answers;
 use crate::proxy::authorize::Authorizer;
@@ -22,7 +23,10 @@ impl Wiring {
             answers,
             authorizer,
             reach: self.cloud.0.subscribe(),
-            is_cacheable: Arc::new(move |component| agents.has(component)),
+            is_cacheable: match self.config.mode {
+                WorkingMode::Edge => Arc::new(move |component| agents.has(component)),
+                WorkingMode::Cloud => Arc::new(|_| false),
+            },
         })
     }
 }

@@ -85,6 +85,12 @@ async fn new_node_joins_with_a_token_once_its_request_is_approved() {
     let state = hub.state().await;
     assert_eq!(state["certificate"]["state"], "Valid", "{state}");
     hub.admin().get("/v1/readyz").await.expect(200);
+    let metrics = hub.admin().get("/metrics").await.expect(200);
+    let metrics = String::from_utf8(metrics.to_vec()).unwrap();
+    let end = metrics
+        .lines()
+        .find(|line| line.starts_with("node_yurthub_client_certificate_expiration_timestamp_seconds "));
+    assert!(end.is_some_and(|line| !line.ends_with(" 0")), "{end:?}");
     hub.kubelet().get("/api/v1/pods").await.expect(200);
     let as_node = cloud.seen("/api/v1/pods");
     assert_eq!(
@@ -311,4 +317,25 @@ fn write(folder: &Path, name: &str, content: &str) {
     let path = folder.join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, content).unwrap();
+}
+
+#[tokio::test]
+async fn pods_of_the_node_are_told_to_trusted_uids_at_the_hubs_own_address() {
+    let cloud = Cloud::start().await;
+    cloud.put(
+        "pods",
+        json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {"nodeName": NODE}}),
+    );
+    for proof in ["socket", "token"] {
+        let hub = TestHub::start(&cloud, &[&format!("--node-identity={proof}")]).await;
+        assert_eq!(hub.admin().get("/pods").await.names(), ["web"], "{proof}");
+        let rebound = [("host", "rebound.example:80")];
+        hub.admin().get_with("/pods", &rebound).await.expect(403);
+    }
+    let asked = cloud.seen("/api/v1/pods");
+    assert!(asked.iter().all(|seen| seen.user.as_deref() == Some(NODE_USER)));
+    assert!(asked[0].query.as_deref().unwrap().contains("spec.nodeName%3Dn1"));
+    let stranger = format!("--node-identity-uids={}", own_uid() + 1);
+    let hub = TestHub::start(&cloud, &[&stranger]).await;
+    hub.admin().get("/pods").await.expect(403);
 }

@@ -143,11 +143,22 @@ pub struct Serving {
 
 /// The port is not available.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {addr} (set by {flag}): {error}")]
+#[error("cannot listen on {addr} (set by {flag}): {error}{}", fix_of(error))]
 pub struct BindError {
     addr: SocketAddr,
     flag: String,
     error: io::Error,
+}
+
+fn fix_of(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; `ss -ltnp` shows the process that holds the port: stop it or choose another port"
+        }
+        io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
 }
 
 /// Three for each node of a pool of a thousand. A node's hub has one connection, or two while it leads, and may

@@ -1,0 +1,252 @@
+//! Address of the hub for this node's pods: the same on every node, on a dummy interface of the hub, or on loopback if the
+//! kernel has no such interfaces. Also the firewall's rules for it (`--enable-iptables`).
+//!
+//! [`rules`] computes the changes; the programs `ip`, `iptables` and `nft` make them. Everything is idempotent, and only the
+//! hub's own interface, address, chain and table are touched. `yurthub cleanup` removes them; a stop of the hub does not,
+//! so that pods keep the address over a restart.
+
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, ErrorKind, Write as _};
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use yurt_runtime::TaskGroup;
+
+use rules::{Call, LOOPBACK, Link};
+
+/// Interval at which the network is compared with the desired one, as upstream does.
+const ENSURE_EVERY: Duration = Duration::from_secs(60);
+
+/// Desired network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNetwork {
+    /// Name of the dummy interface.
+    pub interface: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Ports of the proxy.
+    pub ports: [u16; 2],
+    /// True if the firewall must accept connections to these ports.
+    pub accepts: bool,
+}
+
+/// Interface that has the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The dummy interface.
+    Dummy,
+    /// Loopback, with the reason why there is no dummy interface.
+    Loopback(String),
+}
+
+/// A change failed; the text says which, and the alternative.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NetworkError(String);
+
+/// Failure of a program.
+#[derive(Debug)]
+enum ProgramError {
+    /// The program is not installed.
+    Missing,
+    /// It could not run, or failed: the call and its message.
+    Failed(String),
+}
+
+/// Runs programs; tests have one of their own.
+trait Programs {
+    /// Returns the program's output. `input` is its standard input.
+    fn run(&self, program: &str, call: &[String], input: &str) -> Result<String, ProgramError>;
+}
+
+/// The programs of this machine.
+struct Installed;
+
+/// Checks the address of `--dummy-if-ip`: upstream's range for IPv4, any for IPv6.
+///
+/// # Errors
+/// The permitted range.
+pub fn check_address(address: IpAddr) -> Result<(), String> {
+    let IpAddr::V4(v4) = address else { return Ok(()) };
+    let [a, b, c, _] = v4.octets();
+    let is_taken = c == 31 || v4 == Ipv4Addr::new(169, 254, 1, 1);
+    match (a, b) == (169, 254) && !is_taken {
+        true => Ok(()),
+        false => Err(format!(
+            "{v4} must be in 169.254.0.0/16, and neither in 169.254.31.0/24 nor 169.254.1.1, which network plugins use"
+        )),
+    }
+}
+
+// === impl NodeNetwork ===
+
+impl NodeNetwork {
+    /// Makes the network as desired. Blocks for a few short commands.
+    ///
+    /// # Errors
+    /// [`NetworkError`]; the address is not usable then.
+    pub fn ensure(&self) -> Result<Place, NetworkError> {
+        self.ensure_with(&Installed)
+    }
+
+    /// Removes everything that [`Self::ensure`] makes. Blocks for a few short commands.
+    ///
+    /// # Errors
+    /// All changes that failed.
+    pub fn cleanup(&self) -> Result<(), NetworkError> {
+        self.cleanup_with(&Installed)
+    }
+
+    /// Repeats [`Self::ensure`] every minute, because other programs may remove the interface or the rules.
+    pub(crate) fn keep(self, tasks: &TaskGroup) {
+        let stop = tasks.token();
+        tasks.spawn_critical("keep-node-network", async move {
+            while stop
+                .run_until_cancelled(tokio::time::sleep(ENSURE_EVERY))
+                .await
+                .is_some()
+            {
+                let own = self.clone();
+                let ensured = tokio::task::spawn_blocking(move || own.ensure()).await;
+                if let Ok(Err(error)) = ensured {
+                    tracing::warn!(%error, "Failed to restore the node's network for pods");
+                }
+            }
+        });
+    }
+
+    fn ensure_with(&self, programs: &dyn Programs) -> Result<Place, NetworkError> {
+        let place = self.ensure_address(programs)?;
+        if self.accepts
+            && let Err(why) = self.ensure_rules(programs)
+        {
+            // The address works unless the firewall drops, and then the operator reads this.
+            tracing::warn!(why, "--enable-iptables: failed to set the firewall's rules for pods");
+        }
+        Ok(place)
+    }
+
+    fn ensure_address(&self, programs: &dyn Programs) -> Result<Place, NetworkError> {
+        let name = &self.interface;
+        let present = link(programs, name);
+        let made = all(programs, "ip", &self.link_changes(present.as_ref()));
+        let Err(why) = made else { return Ok(Place::Dummy) };
+        let loopback = link(programs, LOOPBACK).unwrap_or_default();
+        match all(programs, "ip", &self.loopback_changes(&loopback)) {
+            Ok(()) => Ok(Place::Loopback(why)),
+            Err(on_loopback) => Err(NetworkError(format!(
+                "no dummy interface {name} with {} ({why}; on {LOOPBACK}: {on_loopback}): give the hub CAP_NET_ADMIN and \
+                 iproute2, or start with --enable-dummy-if=false and an address of an existing interface in \
+                 --bind-proxy-address if pods shall reach the hub",
+                self.address
+            ))),
+        }
+    }
+
+    fn ensure_rules(&self, programs: &dyn Programs) -> Result<(), String> {
+        let iptables = self.iptables();
+        match programs.run(iptables, &list(), "") {
+            Ok(present) => return all(programs, iptables, &waiting(self.iptables_changes(&present))),
+            Err(ProgramError::Missing) => {}
+            Err(ProgramError::Failed(why)) => return Err(why),
+        }
+        if programs
+            .run("nft", &self.nft_list(), "")
+            .is_ok_and(|present| present.contains(&self.address.to_string()))
+        {
+            return Ok(());
+        }
+        let made = programs.run("nft", &["-f".to_owned(), "-".to_owned()], &self.nft_script());
+        made.map(drop)
+            .map_err(|error| format!("neither {iptables} nor nft works: {}", error.text("nft")))
+    }
+
+    fn cleanup_with(&self, programs: &dyn Programs) -> Result<(), NetworkError> {
+        let own = link(programs, &self.interface);
+        let loopback = link(programs, LOOPBACK).unwrap_or_default();
+        let iptables = self.iptables();
+        let mut problems = Vec::new();
+        for call in self.link_removal(own.as_ref(), &loopback) {
+            problems.extend(programs.run("ip", &call, "").err().map(|error| error.text("ip")));
+        }
+        if let Ok(present) = programs.run(iptables, &list(), "") {
+            problems.extend(all(programs, iptables, &waiting(self.iptables_removal(&present))).err());
+        }
+        if programs.run("nft", &self.nft_list(), "").is_ok() {
+            problems.extend(all(programs, "nft", &[self.nft_removal()]).err());
+        }
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(NetworkError(problems.join("; "))),
+        }
+    }
+}
+
+/// Lists the rules of the filter table; `-w` waits for the lock of other programs.
+fn list() -> Call {
+    ["-w", "-S"].map(str::to_owned).to_vec()
+}
+
+fn waiting(calls: Vec<Call>) -> Vec<Call> {
+    let with_lock = |call: Call| std::iter::once("-w".to_owned()).chain(call).collect();
+    calls.into_iter().map(with_lock).collect()
+}
+
+/// The interface as it is; `None` if there is none.
+fn link(programs: &dyn Programs, name: &str) -> Option<Link> {
+    let show = |what: &str| {
+        let call = ["-o", what, "show", "dev", name].map(str::to_owned);
+        programs.run("ip", &call, "")
+    };
+    Some(Link::parse(&show("link").ok()?, &show("addr").ok()?))
+}
+
+fn all(programs: &dyn Programs, program: &str, calls: &[Call]) -> Result<(), String> {
+    for call in calls {
+        programs.run(program, call, "").map_err(|error| error.text(program))?;
+    }
+    Ok(())
+}
+
+// === impl ProgramError ===
+
+impl ProgramError {
+    fn text(&self, program: &str) -> String {
+        match self {
+            Self::Missing => format!("{program} is not installed"),
+            Self::Failed(why) => why.clone(),
+        }
+    }
+}
+
+// === impl Installed ===
+
+impl Programs for Installed {
+    fn run(&self, program: &str, call: &[String], input: &str) -> Result<String, ProgramError> {
+        let failed = |why: String| ProgramError::Failed(format!("{program} {}: {why}", call.join(" ")));
+        let of_io = |error: io::Error| match error.kind() {
+            ErrorKind::NotFound => ProgramError::Missing,
+            _ => failed(error.to_string()),
+        };
+        let mut child = Command::new(program)
+            .args(call)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(of_io)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A program that reads nothing closes it first, which is no failure.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = child.wait_with_output().map_err(of_io)?;
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        }
+    }
+}
