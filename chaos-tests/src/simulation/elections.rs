@@ -7,19 +7,22 @@
 //! part, and a stranger deletes the lease. Leaders feed all the while, and a referee checks every call that is applied.
 
 mod coordinator;
+mod faults;
 mod hub;
+mod setting;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use yurt_chaos_validate::leadership::{Hold, Referee};
-use yurt_pool_protocol::election::{Attempt, Config, Input, Lease, LeaseWrite, WriteOutcome};
+use yurt_pool_protocol::election::{Attempt, Input, LeaseWrite, WriteOutcome};
 
 use super::Ran;
 use crate::faults::{Fault, Struck};
 use crate::random::Random;
 use coordinator::{Caller, Coordinator};
 use hub::Hub;
+use setting::Drift;
+pub use setting::{SETTINGS, Setting};
 
 const HUBS: usize = 3;
 const SECOND: u64 = 1_000_000;
@@ -31,46 +34,6 @@ const FAULT_MAX: u64 = 45 * SECOND;
 const SLOWEST: u64 = 40 * SECOND;
 /// Interval at which the elector without resourceVersion tries.
 const FOREIGN_PERIOD: u64 = 5 * SECOND;
-
-/// Parameters of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Largest deviation of the clocks' rates, in percent.
-    pub drift_percent: u64,
-    /// The lease, the renew deadline and the retry period, in seconds.
-    pub timings: (u64, u64, u64),
-    /// True if the timings guarantee, with the clocks of the setting, that two hubs never act at the same time. The
-    /// guarantees of the fence need no clock.
-    pub exclusive: bool,
-}
-
-/// The settings, by name.
-pub const SETTINGS: [(&str, Setting); 3] = [
-    (
-        "elections/default",
-        Setting {
-            drift_percent: 18,
-            timings: (15, 10, 2),
-            exclusive: true,
-        },
-    ),
-    (
-        "elections/drift-50",
-        Setting {
-            drift_percent: 50,
-            timings: (15, 4, 1),
-            exclusive: true,
-        },
-    ),
-    (
-        "elections/drift-beyond",
-        Setting {
-            drift_percent: 50,
-            timings: (15, 10, 2),
-            exclusive: false,
-        },
-    ),
-];
 
 /// A rule left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,13 +67,6 @@ pub const MUTATIONS: [Mutation; 8] = [
     Mutation::StoreIdKept,
     Mutation::EpochNotDurable,
 ];
-
-/// A clock that began at `offset` and runs at `rate_percent` of real time, both in microseconds.
-#[derive(Clone, Copy, Debug)]
-struct Drift {
-    offset: u64,
-    rate_percent: u64,
-}
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -164,44 +120,6 @@ pub fn simulate(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Ran 
     }
 }
 
-// === impl Drift ===
-
-impl Drift {
-    fn local(self, real: u64) -> u64 {
-        self.offset + real * self.rate_percent / 100
-    }
-
-    /// The real time at which it shows `local`, rounded up.
-    fn real(self, local: u64) -> u64 {
-        ((local - self.offset.min(local)) * 100).div_ceil(self.rate_percent) + 1
-    }
-}
-
-// === impl Setting ===
-
-impl Setting {
-    fn drift(&self, random: &mut Random, offset: u64) -> Drift {
-        let rate_percent = 100 - self.drift_percent + random.below(2 * self.drift_percent + 1);
-        Drift { offset, rate_percent }
-    }
-
-    fn config(&self, identity: String, rank: u32, mutation: Option<Mutation>) -> Config {
-        let (duration, deadline, retry) = self.timings;
-        Config {
-            lease_duration: Duration::from_secs(duration),
-            renew_deadline: Duration::from_secs(deadline),
-            retry_period: Duration::from_secs(retry),
-            rank,
-            ignore_own_clock: mutation == Some(Mutation::IgnoreOwnClock),
-            ..Config::new(identity)
-        }
-    }
-
-    fn slowest_percent(&self) -> u64 {
-        100 - self.drift_percent
-    }
-}
-
 // === impl Simulation ===
 
 impl Simulation {
@@ -246,45 +164,6 @@ impl Simulation {
     fn tell(&mut self, hub: usize, input: Input, at: u64) {
         let process = self.hubs[hub].process;
         self.schedule(at, Event::Input(hub, process, input));
-    }
-
-    fn some_time(&mut self) -> u64 {
-        self.random.below(ROUGH - FAULT_MAX)
-    }
-
-    /// Plans pauses, deaths, losses of the cloud, and wrong probe results about the coordinator.
-    fn plan_faults_of(&mut self, hub: usize) {
-        for _ in 0..10 {
-            let (at, length) = (self.some_time(), self.random.below(25 * SECOND));
-            self.schedule(at, Event::Pause(hub, at + length));
-        }
-        for _ in 0..5 {
-            let at = self.some_time();
-            self.schedule(at, Event::Kill(hub));
-        }
-        for _ in 0..8 {
-            let (at, length) = (self.some_time(), self.random.below(10 * SECOND));
-            let failed_probes = 1 + u32::try_from(self.random.below(3)).unwrap_or_default();
-            self.struck.count(Fault::CloudUnreachable);
-            self.tell(hub, Input::Cloud { failed_probes }, at);
-            self.tell(hub, Input::Cloud { failed_probes: 0 }, at + length);
-            let at = self.some_time();
-            self.tell(hub, Input::Coordinator { reachable: false }, at);
-            self.tell(hub, Input::Coordinator { reachable: true }, at + length);
-        }
-    }
-
-    fn plan_other_faults(&mut self) {
-        for _ in 0..6 {
-            let (at, length) = (self.some_time(), self.random.below(20 * SECOND));
-            let loses_store = self.random.once_in(8);
-            self.schedule(at, Event::KillCoordinator(at + length, loses_store));
-            let at = self.some_time();
-            self.schedule(at, Event::StrangerDeletes);
-        }
-        if self.foreign.is_some() {
-            self.schedule(0, Event::ForeignTries);
-        }
     }
 
     fn schedule(&mut self, at: u64, event: Event) {
@@ -392,30 +271,6 @@ impl Simulation {
         }
     }
 
-    fn kill(&mut self, hub: usize) {
-        self.struck.count(Fault::HubKilled);
-        let drift = self.hubs[hub].drift;
-        self.hubs[hub] = Hub::new(hub, drift, self.processes, &self.setting, self.mutation);
-        self.processes += 1;
-        self.greet(hub);
-    }
-
-    fn start_coordinator(&mut self, lost: bool) {
-        let renewals_lost = self.coordinator.start(self.now, lost, &mut self.referee);
-        if lost {
-            self.struck.count(Fault::StoreLost);
-        } else if renewals_lost {
-            self.struck.count(Fault::RenewalsLost);
-        }
-        self.tell_reach(true);
-        let id = self.coordinator.id().to_owned();
-        for hub in 0..HUBS {
-            let at = self.now + self.random.below(8 * SECOND);
-            self.tell(hub, Input::Store(id.clone()), at);
-        }
-        self.tell_watchers();
-    }
-
     /// Every watch delivers the current lease.
     fn tell_watchers(&mut self) {
         let Some(lease) = self.coordinator.lease().map(|stored| stored.lease.clone()) else {
@@ -452,75 +307,6 @@ impl Simulation {
             self.tell_watchers();
         }
         self.send(Event::Input(hub, process, Input::WriteDone(write.attempt, outcome)));
-    }
-
-    /// Implements kube-leader-election's algorithm: expiry by the record's renewTime and the own wall clock, and no
-    /// resourceVersion.
-    fn foreign_tries(&mut self) {
-        let Some(skew) = self.foreign.filter(|_| self.is_rough) else {
-            return;
-        };
-        self.schedule(self.now + FOREIGN_PERIOD, Event::ForeignTries);
-        if !self.coordinator.runs {
-            return;
-        }
-        let wall = self.now + skew;
-        let (node, identity) = ("foreign", "foreign_0");
-        let stored = self.coordinator.lease();
-        let holds = stored.is_some_and(|stored| stored.lease.holder_identity == identity);
-        if !stored.is_none_or(|stored| holds || coordinator::looks_expired(stored, wall)) {
-            return;
-        }
-        // It releases the lease now and then; otherwise the hubs would not get it again.
-        let gives_back = holds && self.random.once_in(2);
-        let lease = Lease {
-            holder_identity: if gives_back { String::new() } else { identity.to_owned() },
-            lease_duration_seconds: 15,
-            ..Lease::default()
-        };
-        let caller = Caller {
-            node,
-            process: u32::MAX,
-            wall,
-        };
-        let written = self
-            .coordinator
-            .write_blindly(self.now, caller, Some(lease), &mut self.referee);
-        if written.is_err() {
-            return;
-        }
-        self.struck.count(Fault::ForeignElector);
-        self.blind_write_passed("an elector without resourceVersion took the lease");
-        self.tell_watchers();
-    }
-
-    fn stranger_deletes(&mut self) {
-        if !self.coordinator.runs || self.coordinator.lease().is_none() {
-            return;
-        }
-        let caller = Caller {
-            node: "stranger",
-            process: u32::MAX,
-            wall: self.now,
-        };
-        if self
-            .coordinator
-            .write_blindly(self.now, caller, None, &mut self.referee)
-            .is_ok()
-        {
-            self.struck.count(Fault::LeaseDeleted);
-            self.blind_write_passed("a stranger deleted the lease");
-        }
-    }
-
-    /// Reports a violation if a previous holder may act.
-    fn blind_write_passed(&mut self, what: &str) {
-        let store = self.coordinator.id().to_owned();
-        let acts = |hub: &&Hub| hub.acts(self.now).is_some() && hub.acts_for(&store);
-        let acting = self.hubs.iter().filter(|_| self.setting.exclusive).find(acts);
-        if let Some(process) = acting.map(|hub| hub.process) {
-            self.referee.violated(format!("{what} while process {process} acted"));
-        }
     }
 
     /// Makes all links good. Once the messages on the wire have arrived, a lease without renewals expires, and a hub

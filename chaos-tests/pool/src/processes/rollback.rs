@@ -18,7 +18,8 @@ use yurt_testbed::ready;
 use super::clients::{self, Recorded};
 use super::environment::{self, Environment};
 use super::faults::{Act, Target};
-use super::run::{self, Traffic};
+use super::run;
+use super::traffic::Traffic;
 
 /// Changes in the restored cloud.
 const CHANGES: u64 = 100;

@@ -1,13 +1,14 @@
 //! One run: the pool starts, faults occur while the cloud changes, all faults are repaired, and all clients are
 //! checked.
 
-use std::collections::BTreeMap;
+mod leaders;
+mod outcome;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result, ensure};
-use tokio::sync::{oneshot, watch};
-use yurt_chaos_validate::history::Verdict;
+use anyhow::{Context, Result, ensure};
+use tokio::sync::watch;
 use yurt_testbed::Setup;
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
@@ -21,12 +22,13 @@ use super::environment::{Environment, Store};
 use super::faults::{Act, Fault, Target};
 use super::heartbeats::{self, Heartbeats};
 use super::hostile::{self, Actors};
-use super::local_writes::{self, LocalWrites};
+use super::local_writes::LocalWrites;
 use super::memory::Peaks;
-use super::report::Totals;
 use super::rollback;
 use super::schedule::Schedule;
-use super::traffic::{self, Written};
+use super::traffic::{Traffic, Written};
+use leaders::Leaders;
+pub(super) use outcome::Outcome;
 
 /// Parameters of a run.
 pub(super) struct Plan {
@@ -38,61 +40,16 @@ pub(super) struct Plan {
     pub(super) store: Store,
 }
 
-/// Results of a run.
-pub(super) struct Outcome {
-    /// Number of faults, for every kind that might occur.
-    pub(super) struck: BTreeMap<Fault, u32>,
-    pub(super) written: Written,
-    pub(super) clients: usize,
-    /// Verdict over all clients.
-    pub(super) verdict: Verdict,
-    /// Lists of clients after their first one.
-    pub(super) relists: u32,
-    /// Watches that clients opened.
-    pub(super) streams: u32,
-    pub(super) heartbeats: Heartbeats,
-    pub(super) leaders: Leaders,
-    pub(super) local_writes: local_writes::Totals,
-    /// Results of the attacks.
-    pub(super) hostile: hostile::Totals,
-    /// Peak memory of programs, and their disk usage.
-    pub(super) peaks: Peaks,
-    /// Starts that were refused because of a fault, and repeated.
-    pub(super) restarts: u32,
-    /// Panics found in the logs.
-    pub(super) panics: Vec<String>,
-    /// Time from the end of the faults until all clients had the cloud's state; or the reason why they never had.
-    pub(super) rest: Result<Duration>,
-}
-
-/// Reports of the hubs, at each fault.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Leaders {
-    /// Epochs that passed.
-    pub(super) epochs: u64,
-    epoch: u64,
-    /// Number of times a hub was seen to send its heartbeats through another one.
-    pub(super) relayed: u64,
-}
-
 /// State that is observed while faults occur.
 struct Watched<'a> {
     leaders: &'a mut Leaders,
     peaks: &'a mut Peaks,
 }
 
-/// Writes at the cloud, until this is dropped.
-pub(super) struct Traffic {
-    written: watch::Receiver<Written>,
-    _ends: oneshot::Sender<()>,
-}
-
 /// Time until the pool is up, and until it is at rest after the faults.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Interval between checks of the schedule.
 const TICK: Duration = Duration::from_millis(20);
-/// Time limit for the question whether a hub leads; it may be paused.
-const ASK_LIMIT: Duration = Duration::from_millis(300);
 /// Time a program has to report its state.
 const SAVE_LIMIT: Duration = Duration::from_secs(3);
 /// Duration of an actor's attack without other faults.
@@ -210,7 +167,7 @@ async fn play(
     watched: &mut Watched<'_>,
 ) -> Result<Duration> {
     let traffic = Traffic::start(environment, (plan.seed, 1), environment.collections());
-    *written = traffic.written.clone();
+    *written = traffic.written();
     strike(environment, plan.lasts, schedule, clients, watched).await?;
     let watch = Stopwatch::start();
     if is_rolled_back(environment, plan) {
@@ -416,111 +373,4 @@ async fn save(pool: &TestPool, recorded: impl Iterator<Item = &Recorded>) -> Res
         write(format!("coordinator-{}.feed.json", index + 1), told)?;
     }
     Ok(())
-}
-
-// === impl Traffic ===
-
-impl Traffic {
-    /// Starts to write into these collections, from a seed and with marks from the second number on.
-    pub(super) fn start(environment: &Environment, (seed, first): (u64, u64), collections: &[&'static str]) -> Self {
-        let (told, written) = watch::channel(Written::default());
-        let tasks = &environment.pool.setup.tasks;
-        let (cloud, token) = (environment.pool.cloud.api.clone(), tasks.token());
-        let (ends, ended) = oneshot::channel();
-        let plan = traffic::Plan {
-            seed,
-            first,
-            collections: collections.to_vec(),
-            huge: environment.huge(),
-        };
-        tasks.spawn("traffic", async move {
-            let write = traffic::write(cloud, plan, move |total| {
-                told.send_replace(total);
-            });
-            tokio::select! {
-                () = write => {}
-                _ = ended => {}
-                () = token.cancelled() => {}
-            }
-        });
-        Self { written, _ends: ends }
-    }
-
-    /// Waits for some more changes, then ends.
-    pub(super) async fn end_after(mut self, changes: u64) -> Result<()> {
-        let enough = self.written.borrow().total() + changes;
-        let going = tokio::time::timeout(PATIENCE, self.written.wait_for(|written| written.total() > enough)).await;
-        going.context("the cloud takes no writes after the faults")??;
-        Ok(())
-    }
-}
-
-// === impl Leaders ===
-
-impl Leaders {
-    /// Queries all hubs; returns the one that reports to lead, the first if there are several.
-    async fn ask(&mut self, pool: &TestPool) -> Option<usize> {
-        let mut leader = None;
-        for (index, hub) in pool.hubs.iter().enumerate().filter(|(_, hub)| hub.process.runs()) {
-            let Ok(Ok(state)) = tokio::time::timeout(ASK_LIMIT, hub.state()).await else {
-                continue;
-            };
-            self.relayed += u64::from(state.is_relayed());
-            if state.leads() && leader.is_none() {
-                leader = Some(index);
-                // A coordinator that lost its disk counts epochs from one again.
-                let epoch = state.epoch();
-                self.epochs += epoch.checked_sub(self.epoch).unwrap_or(epoch);
-                self.epoch = epoch;
-            }
-        }
-        leader
-    }
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    /// The same as numbers of the report.
-    pub(super) fn totals(&self) -> Totals {
-        let operations = [
-            ("changes in the cloud", self.written.total()),
-            ("statements to clients", self.verdict.checked),
-            ("whole states", self.verdict.bookmarks),
-            ("renewals of node leases", self.heartbeats.count),
-            ("writes at coordinators", self.local_writes.count),
-            ("leaders of processes", self.leaders.epochs),
-            ("attacks refused", self.hostile.refused()),
-        ];
-        let times = |(fault, times): (&Fault, &u32)| (fault.to_string(), u64::from(*times));
-        let found = [
-            &self.verdict.violations,
-            &self.heartbeats.violations,
-            &self.local_writes.violations,
-            &self.hostile.violations,
-            &self.peaks.violations(),
-            &self.panics,
-        ];
-        let violations = found.map(Vec::len).iter().sum::<usize>() + usize::from(self.rest.is_err());
-        Totals {
-            scenarios: 1,
-            faults: self.struck.iter().map(times).collect(),
-            operations: operations.map(|(name, count)| (name.to_owned(), count)).into(),
-            violations: violations as u64,
-            mutants: (0, 0),
-        }
-    }
-
-    /// All violations.
-    pub(super) fn violations(&self) -> Vec<String> {
-        let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
-        let told = self.verdict.violations.iter().chain(&self.heartbeats.violations);
-        told.chain(&self.local_writes.violations)
-            .chain(&self.hostile.violations)
-            .chain(&self.panics)
-            .cloned()
-            .chain(self.peaks.violations())
-            .chain(rest)
-            .collect()
-    }
 }

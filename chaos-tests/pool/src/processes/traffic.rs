@@ -3,18 +3,21 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use yurt_testbed::api::{Api, refusal};
 use yurt_testbed::sample::NAMESPACE;
 
+use super::environment::Environment;
 use super::history::MARK;
 
 /// Pause between two writes.
 const PACE: Duration = Duration::from_millis(25);
 /// Pause after a write without an answer: the cloud is unavailable.
 const AWAY: Duration = Duration::from_millis(200);
+/// Time until the cloud has taken the last writes of a run.
+const END_LIMIT: Duration = Duration::from_secs(90);
 /// Objects of each kind that come and go.
 const NAMES: u64 = 12;
 
@@ -26,14 +29,14 @@ const HUGE_SHARE: u64 = 16;
 const HUGE_ENDPOINTS: u32 = 1_000;
 
 /// Parameters of the traffic.
-pub(super) struct Plan {
-    pub(super) seed: u64,
+struct Plan {
+    seed: u64,
     /// The mark of the first write; later ones count on.
-    pub(super) first: u64,
+    first: u64,
     /// Collections to write.
-    pub(super) collections: Vec<&'static str>,
+    collections: Vec<&'static str>,
     /// True while there shall be a huge object.
-    pub(super) huge: watch::Receiver<bool>,
+    huge: watch::Receiver<bool>,
 }
 
 /// Totals of the traffic.
@@ -44,6 +47,12 @@ pub(super) struct Written {
     pub(super) deleted: u64,
     /// Writes that the cloud did not answer.
     pub(super) failed: u64,
+}
+
+/// Writes at the cloud, until this is dropped.
+pub(super) struct Traffic {
+    written: watch::Receiver<Written>,
+    _ends: oneshot::Sender<()>,
 }
 
 /// Kind of object that a write changes.
@@ -71,8 +80,50 @@ impl Written {
     }
 }
 
+// === impl Traffic ===
+
+impl Traffic {
+    /// Starts to write into these collections, from a seed and with marks from the second number on.
+    pub(super) fn start(environment: &Environment, (seed, first): (u64, u64), collections: &[&'static str]) -> Self {
+        let (told, written) = watch::channel(Written::default());
+        let tasks = &environment.pool.setup.tasks;
+        let (cloud, token) = (environment.pool.cloud.api.clone(), tasks.token());
+        let (ends, ended) = oneshot::channel();
+        let plan = Plan {
+            seed,
+            first,
+            collections: collections.to_vec(),
+            huge: environment.huge(),
+        };
+        tasks.spawn("traffic", async move {
+            let writes = write(cloud, plan, move |total| {
+                told.send_replace(total);
+            });
+            tokio::select! {
+                () = writes => {}
+                _ = ended => {}
+                () = token.cancelled() => {}
+            }
+        });
+        Self { written, _ends: ends }
+    }
+
+    /// Totals so far, and later ones.
+    pub(super) fn written(&self) -> watch::Receiver<Written> {
+        self.written.clone()
+    }
+
+    /// Waits for some more changes, then ends.
+    pub(super) async fn end_after(mut self, changes: u64) -> Result<()> {
+        let enough = self.written.borrow().total() + changes;
+        let going = tokio::time::timeout(END_LIMIT, self.written.wait_for(|written| written.total() > enough)).await;
+        going.context("the cloud takes no writes after the faults")??;
+        Ok(())
+    }
+}
+
 /// Writes until dropped; passes the totals to `told` after each write.
-pub(super) async fn write(cloud: Api, plan: Plan, told: impl Fn(Written)) {
+async fn write(cloud: Api, plan: Plan, told: impl Fn(Written)) {
     let mut writer = Writer {
         cloud,
         random: fastrand::Rng::with_seed(plan.seed),

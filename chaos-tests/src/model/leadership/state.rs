@@ -1,5 +1,8 @@
 //! One instant of the pool: coordinator, hubs, messages on the wire, and the observer's knowledge.
 
+mod reduction;
+mod symmetry;
+
 use std::collections::BTreeSet;
 
 /// Ticks for which a hub trusts its lease, counted from the sending of the last answered write: the renew deadline on
@@ -308,39 +311,6 @@ impl Message {
             _ => None,
         }
     }
-
-    /// The same with the names of hubs `a` and `b` exchanged.
-    fn swapped(mut self, a: HubId, b: HubId) -> Self {
-        match &mut self {
-            Self::Write { hub, .. } | Self::Events { hub, .. } | Self::Index { hub, .. } | Self::Body { hub, .. } => {
-                *hub = swap(*hub, a, b);
-            }
-            Self::Stored { hub, lease, .. } => {
-                *hub = swap(*hub, a, b);
-                *lease = lease.swapped(a, b);
-            }
-        }
-        self
-    }
-}
-
-fn swap(hub: HubId, a: HubId, b: HubId) -> HubId {
-    match hub {
-        hub if hub == a => b,
-        hub if hub == b => a,
-        hub => hub,
-    }
-}
-
-// === impl Lease ===
-
-impl Lease {
-    fn swapped(self, a: HubId, b: HubId) -> Self {
-        Self {
-            holder: self.holder.map(|hub| swap(hub, a, b)),
-            ..self
-        }
-    }
 }
 
 // === impl Server ===
@@ -419,104 +389,5 @@ impl State {
             .iter()
             .enumerate()
             .any(|(id, hub)| id != usize::from(except) && acts(hub))
-    }
-
-    /// Removes state that has no effect any more, so that states that only differ in it are one.
-    pub fn tidy(&mut self, watches_writes: bool, watches_restarts: bool) {
-        if !watches_writes {
-            (self.server.written, self.server.owner) = (0, None);
-        }
-        if !watches_restarts {
-            (self.server.opened, self.server.durable, self.server.durable_epoch) = (EXPIRY, None, 0);
-        }
-        // Later renewals may not be lost any more.
-        self.server.renewed &= self.server.opened < EXPIRY;
-        for (id, hub) in self.hubs.iter_mut().enumerate() {
-            let waits =
-                matches!(hub.seen, Seen::Lease(lease) if lease.holder.is_some_and(|holder| usize::from(holder) != id));
-            if !waits || hub.hold.is_some() {
-                hub.since = 0;
-            }
-            if let Some(request) = &mut hub.request {
-                request.age = request.age.min(HOLD);
-                if request.purpose == Purpose::Release {
-                    request.age = 0;
-                }
-            }
-        }
-    }
-
-    /// Drops messages without any effect, and requests that can get no answer, as if the message was lost and the hub
-    /// gave up. Returns the number of feed calls of former holds among them.
-    pub fn drop_dead(&mut self) -> usize {
-        let (hubs, rv) = (&self.hubs, self.server.lease.map(|lease| lease.rv));
-        let present = (self.server.store, self.server.epoch);
-        let feed_calls = |wire: &BTreeSet<Message>| wire.iter().filter(|message| message.attempt().is_none()).count();
-        let calls = feed_calls(&self.wire);
-        self.wire.retain(|message| match *message {
-            Message::Write { expect, blind, .. } => blind || expect == rv,
-            Message::Stored { hub, attempt, .. } => hubs[usize::from(hub)]
-                .request
-                .is_some_and(|request| request.attempt == attempt),
-            Message::Events { claim, .. } | Message::Index { claim, .. } | Message::Body { claim, .. } => {
-                (claim.store, claim.epoch) >= present
-            }
-        });
-        for (id, hub) in self.hubs.iter_mut().enumerate() {
-            let may_be_answered = |request: &Request| {
-                let mut theirs = self.wire.iter().filter(|message| usize::from(message.hub()) == id);
-                theirs.any(|message| message.attempt() == Some(request.attempt))
-            };
-            hub.request = hub.request.filter(may_be_answered);
-        }
-        calls - feed_calls(&self.wire)
-    }
-
-    /// Forgets ages, and a hub's knowledge beyond its leadership: it reads again before it writes.
-    pub fn drop_time(&mut self) {
-        (self.server.opened, self.server.written) = (EXPIRY, EXPIRY);
-        for hub in &mut self.hubs {
-            (hub.seen, hub.since, hub.request) = (Seen::Unknown, 0, None);
-            match &mut hub.hold {
-                Some(hold) => hold.age = 0,
-                None => hub.replica = Place::default(),
-            }
-        }
-    }
-
-    /// One of the states that are equal except for the hubs' names.
-    #[must_use]
-    pub fn representative(&self) -> Self {
-        let mut best = self.clone();
-        for a in 0..self.alike {
-            for b in a + 1..self.alike {
-                let other = best.swapped(a, b);
-                if other.order() < best.order() {
-                    best = other;
-                }
-            }
-        }
-        best
-    }
-
-    fn order(&self) -> impl Ord + '_ {
-        (&self.hubs, self.server.lease, &self.wire)
-    }
-
-    fn swapped(&self, a: HubId, b: HubId) -> Self {
-        let mut other = self.clone();
-        other.hubs.swap(usize::from(a), usize::from(b));
-        for hub in &mut other.hubs {
-            if let Seen::Lease(lease) = &mut hub.seen {
-                *lease = lease.swapped(a, b);
-            }
-        }
-        let server = &mut other.server;
-        server.lease = server.lease.map(|lease| lease.swapped(a, b));
-        server.durable = server.durable.map(|lease| lease.swapped(a, b));
-        server.owner = server.owner.map(|hub| swap(hub, a, b));
-        server.admitted = server.admitted.map(|message| message.swapped(a, b));
-        other.wire = self.wire.iter().map(|message| message.swapped(a, b)).collect();
-        other
     }
 }
