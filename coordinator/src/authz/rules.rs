@@ -1,5 +1,11 @@
 //! The rules of profile `pool`, as a table: subjects, verbs and objects.
 
+use yurt_pool_protocol::members::POOL_LABEL;
+use yurt_pool_protocol::names::{
+    BARS_PATH, ELECTION_KEY, ELECTION_LEASE, ELECTION_NAMESPACE, FEED_PATH, INFORMER_SYNC_LEASE, MEMBERS_PATH,
+    NODE_LEASES, REPORTS_PATH,
+};
+
 use super::{Attributes, Decision, Facts};
 use crate::authn::User;
 use crate::feed::members::Basis;
@@ -33,6 +39,8 @@ enum What {
     NonSecret,
     /// Paths; a star at the end matches any rest.
     Paths(&'static [&'static str]),
+    /// Every path below this one.
+    Below(&'static str),
 }
 
 enum In {
@@ -71,13 +79,11 @@ const HEALTH: &[&str] = &[
     "/version/",
 ];
 const DISCOVERY: &[&str] = &["/", "/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"];
-const FEED: &[&str] = &["/yurt/v1/feed", "/yurt/v1/members", "/yurt/v1/bars"];
-const FEED_INTO: &[&str] = &["/yurt/v1/feed/*"];
-const REPORTS: &[&str] = &["/yurt/v1/reports"];
-const METRICS: &[&str] = &["/metrics"];
+/// State of the pool and of this server.
+const STATE: &[&str] = &[FEED_PATH, MEMBERS_PATH, BARS_PATH, "/metrics"];
 
 /// Rules for subjects other than the pool's nodes.
-static COMMON: [Rule; 6] = [
+static COMMON: [Rule; 5] = [
     Rule {
         who: Who::Everybody,
         verbs: GET,
@@ -101,12 +107,7 @@ static COMMON: [Rule; 6] = [
     Rule {
         who: Who::Group("openyurt:coordinators"),
         verbs: GET,
-        what: What::Paths(METRICS),
-    },
-    Rule {
-        who: Who::Group("openyurt:coordinators"),
-        verbs: GET,
-        what: What::Paths(FEED),
+        what: What::Paths(STATE),
     },
 ];
 
@@ -126,20 +127,24 @@ static POOL: [Rule; 9] = [
     Rule {
         who: Who::Member,
         verbs: WRITE_AND_DELETE,
-        what: What::Objects(LEASES, In::Namespace("kube-node-lease"), Named::OwnNode),
+        what: What::Objects(LEASES, In::Namespace(NODE_LEASES), Named::OwnNode),
     },
     Rule {
         who: Who::Member,
         verbs: WRITE,
-        what: What::Objects(LEASES, In::Namespace("kube-system"), Named::Exactly("yurthub")),
+        what: What::Objects(
+            LEASES,
+            In::Namespace(ELECTION_NAMESPACE),
+            Named::Exactly(ELECTION_LEASE),
+        ),
     },
     Rule {
         who: Who::Leader,
         verbs: WRITE,
         what: What::Objects(
             LEASES,
-            In::Namespace("kube-system"),
-            Named::Exactly("leader-informer-sync"),
+            In::Namespace(ELECTION_NAMESPACE),
+            Named::Exactly(INFORMER_SYNC_LEASE),
         ),
     },
     Rule {
@@ -150,18 +155,18 @@ static POOL: [Rule; 9] = [
     Rule {
         who: Who::Member,
         verbs: GET,
-        what: What::Paths(&["/yurt/v1/feed", "/yurt/v1/members", "/yurt/v1/bars", "/metrics"]),
+        what: What::Paths(STATE),
     },
     // The fence decides if the caller leads, in the same step as the data.
     Rule {
         who: Who::Member,
         verbs: &["post"],
-        what: What::Paths(FEED_INTO),
+        what: What::Below(FEED_PATH),
     },
     Rule {
         who: Who::Member,
         verbs: &["post"],
-        what: What::Paths(REPORTS),
+        what: What::Paths(&[REPORTS_PATH]),
     },
 ];
 
@@ -193,20 +198,19 @@ fn reason(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> String
     {
         let pool = facts.nodepool;
         let how = match facts.membership {
-            Basis::Nobody => {
-                "the pool has no members yet: start the coordinator with --initial-members, or with \
+            Basis::Nobody => "the pool has no members yet: start the coordinator with --initial-members, or with \
                  --trust-first-leader"
-            }
-            Basis::Initial => "--initial-members of the coordinator has to name it",
-            Basis::FirstLeader | Basis::Leader | Basis::InitialAndLeader => {
-                "it becomes one by label apps.openyurt.io/nodepool on its Node in the cloud, which the pool's leader feeds, \
-                 or by --initial-members; if a leader has fed wrong members, void them with DELETE /yurt/v1/members"
-            }
+                .to_owned(),
+            Basis::Initial => "--initial-members of the coordinator has to name it".to_owned(),
+            Basis::FirstLeader | Basis::Leader | Basis::InitialAndLeader => format!(
+                "it becomes one by label {POOL_LABEL} on its Node in the cloud, which the pool's leader feeds, \
+                 or by --initial-members; if a leader has fed wrong members, void them with DELETE {MEMBERS_PATH}"
+            ),
         };
         return format!("node \"{node}\" is not a member of NodePool \"{pool}\"; {how}");
     }
     if !facts.leads && would_pass(&Facts { leads: true, ..*facts }) {
-        return format!("node \"{node}\" does not hold the election lease kube-system/yurthub");
+        return format!("node \"{node}\" does not hold the election lease {ELECTION_KEY}");
     }
     String::new()
 }
@@ -231,7 +235,8 @@ impl What {
     fn covers(&self, user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> bool {
         match (self, attributes.path) {
             (Self::Paths(paths), Some(path)) => paths.iter().any(|pattern| path_matches(pattern, path)),
-            (Self::Paths(_), None) | (_, Some(_)) => false,
+            (Self::Below(root), Some(path)) => path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/')),
+            (Self::Paths(_) | Self::Below(_), None) | (_, Some(_)) => false,
             (Self::PoolKinds, None) => {
                 attributes.subresource.is_empty() && facts.pool_kinds.contains(&attributes.collection())
             }

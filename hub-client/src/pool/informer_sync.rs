@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use yurt_pool_protocol::names::{ELECTION_NAMESPACE, INFORMER_SYNC_LEASE};
 use yurt_runtime::Clock;
 
 use crate::pool::election::driver::Leadership;
@@ -17,7 +18,7 @@ use crate::pool::lease_client::{LeaseClient, renew_time, set_annotation};
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Namespace and name of the Lease.
-pub const LEASE: (&str, &str) = ("kube-system", "leader-informer-sync");
+pub const LEASE: (&str, &str) = (ELECTION_NAMESPACE, INFORMER_SYNC_LEASE);
 /// Failure key: the coordinator refuses the Lease.
 const SYNC: &str = "lease leader-informer-sync";
 /// Time between renewals, and the Lease's duration, as upstream's.
