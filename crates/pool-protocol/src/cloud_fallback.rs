@@ -36,9 +36,9 @@ pub enum Begin {
     List,
 }
 
-/// Detour or pending list of a replica.
+/// Fallback to the cloud, or pending list, of a replica.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum Detour {
+pub enum CloudFallback {
     /// Neither.
     #[default]
     None,
@@ -51,9 +51,9 @@ pub enum Detour {
     List(Source),
 }
 
-// === impl Detour ===
+// === impl CloudFallback ===
 
-impl Detour {
+impl CloudFallback {
     /// Returns the source to open and the start of its stream. `at_cloud` is true if a stream of the cloud is up.
     pub fn next(&mut self, wanted: Wanted, at_cloud: bool) -> (Source, Begin) {
         let may_go_on = wanted.source == Source::Coordinator && wanted.detour.is_some();
@@ -128,8 +128,8 @@ mod tests {
         detour: None,
     };
 
-    fn on_detour() -> Detour {
-        let mut detour = Detour::None;
+    fn on_detour() -> CloudFallback {
+        let mut detour = CloudFallback::None;
         assert!(detour.expired(Source::Coordinator, WANTED, true));
         detour
     }
@@ -175,11 +175,11 @@ mod tests {
     #[test]
     fn no_detour_without_a_copy_nor_without_the_cloud_nor_for_another_history() {
         for (wanted, has_copy) in [(CLOUD_AWAY, true), (WANTED, false)] {
-            let mut detour = Detour::None;
+            let mut detour = CloudFallback::None;
             assert!(!detour.expired(Source::Coordinator, wanted, has_copy));
             assert_eq!(detour.next(wanted, false), (Source::Coordinator, Begin::List));
         }
-        let mut detour = Detour::None;
+        let mut detour = CloudFallback::None;
         detour.contradicted(Source::Coordinator);
         assert_eq!(detour.next(WANTED, false), (Source::Coordinator, Begin::List));
     }

@@ -25,7 +25,7 @@ mod types;
 
 use std::time::Duration;
 
-use observed::{Known, Observed};
+use observed::{LeaseView, Observed};
 pub use types::*;
 
 /// Maximum number of reads and writes spent on a release; then the lease is left to expire.
@@ -211,7 +211,7 @@ impl Machine {
             Input::Watched(lease) => self.watched(lease),
             Input::WatchedDeletion(version) => {
                 if self.observed.is_not_newer_than(version) {
-                    self.set_observed(Known::Absent);
+                    self.set_observed(LeaseView::Absent);
                 }
             }
             Input::ReadDone(attempt, outcome) => self.read_done(attempt, outcome),
@@ -248,7 +248,7 @@ impl Machine {
         if self.store.replace(store.to_owned()).is_some() {
             // Versions of two stores cannot be compared, so all state of the old store is void.
             self.fence = None;
-            self.set_observed(Known::Unknown);
+            self.set_observed(LeaseView::Unknown);
             self.read_soon();
         }
     }
@@ -267,10 +267,10 @@ impl Machine {
                 self.fence = Some(fence);
             }
         }
-        self.set_observed(Known::Present(lease));
+        self.set_observed(LeaseView::Present(lease));
     }
 
-    fn set_observed(&mut self, known: Known) {
+    fn set_observed(&mut self, known: LeaseView) {
         if self.observed.set(known, self.now) {
             self.observed_changed = self.now;
             self.not_before = BootTime::ZERO;
@@ -290,7 +290,7 @@ impl Machine {
             ReadOutcome::Found(lease) if is_last_word || self.observed.is_not_newer_than(lease.resource_version) => {
                 self.accept(lease);
             }
-            ReadOutcome::Absent if is_last_word => self.set_observed(Known::Absent),
+            ReadOutcome::Absent if is_last_word => self.set_observed(LeaseView::Absent),
             ReadOutcome::Found(_) | ReadOutcome::Absent => return self.read_soon(),
             ReadOutcome::Failed => return self.give_up_release_if_cut_off(),
         }
@@ -313,7 +313,7 @@ impl Machine {
         match outcome {
             WriteOutcome::Stored(lease) => return self.stored(flight, lease),
             WriteOutcome::Conflict => self.read_soon(),
-            WriteOutcome::Absent => self.set_observed(Known::Absent),
+            WriteOutcome::Absent => self.set_observed(LeaseView::Absent),
             WriteOutcome::Refused => self.give_up_release_if_cut_off(),
             WriteOutcome::Unknown => {
                 self.give_up_release_if_cut_off();

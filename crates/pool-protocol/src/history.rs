@@ -20,11 +20,11 @@ pub fn next_generation(last: u64, random: u64) -> u64 {
 pub const NEWEST: usize = 3;
 
 /// One of our objects: collection and key.
-pub type Place = (String, ObjectKey);
+pub type ObjectRef = (String, ObjectKey);
 
 /// An object as the replica has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
+pub struct HeldVersion {
     /// Its RV.
     pub version: ResourceVersion,
     /// RV at which it is known to have been in this state: its own or a later one, up to `C`.
@@ -33,16 +33,16 @@ pub struct Held {
 
 /// Known state of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownHistory {
     /// The highest `C` of all replicas; zero without any data.
     pub position: ResourceVersion,
     /// RV of this node's lease as last acknowledged by the cloud. Its renewTime is no evidence: a coordinator in the role of the
     /// cloud keeps renewals in memory, and may have lost the last of them.
     pub lease: Option<ResourceVersion>,
     /// The newest objects of the replicas.
-    pub newest: BTreeMap<Place, Held>,
+    pub newest: BTreeMap<ObjectRef, HeldVersion>,
     /// Uids of the last deleted objects that were not created again.
-    pub deleted: BTreeMap<Place, String>,
+    pub deleted: BTreeMap<ObjectRef, String>,
 }
 
 /// Answers of one server. What was not requested, or is missing there, is no evidence.
@@ -52,13 +52,13 @@ pub struct Answers {
     pub head: ResourceVersion,
     /// RV of this node's lease.
     pub lease: Option<ResourceVersion>,
-    /// Current RVs of the objects of [`Known::newest`] that exist.
-    pub newest: BTreeMap<Place, ResourceVersion>,
-    /// RVs at [`Held::at`] of the other objects, and of those that changed; `None` if there was no object. Objects whose past the
-    /// server has compacted are absent.
-    pub then: BTreeMap<Place, Option<ResourceVersion>>,
-    /// Objects of [`Known::deleted`] that exist under the same uid.
-    pub back: BTreeSet<Place>,
+    /// Current RVs of the objects of [`KnownHistory::newest`] that exist.
+    pub newest: BTreeMap<ObjectRef, ResourceVersion>,
+    /// RVs at [`HeldVersion::at`] of the other objects, and of those that changed; `None` if there was no object. Objects whose past
+    /// the server has compacted are absent.
+    pub then: BTreeMap<ObjectRef, Option<ResourceVersion>>,
+    /// Objects of [`KnownHistory::deleted`] that exist under the same uid.
+    pub back: BTreeSet<ObjectRef>,
 }
 
 /// Conclusion from the answers.
@@ -72,9 +72,9 @@ pub enum Verdict {
     NewTimeline(String),
 }
 
-// === impl Known ===
+// === impl KnownHistory ===
 
-impl Known {
+impl KnownHistory {
     /// True if there is nothing that a cloud could contradict.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
@@ -117,11 +117,11 @@ impl Known {
 impl Answers {
     /// True if the current object at `place` shows its state at our `C`; otherwise the past has to be read.
     #[must_use]
-    pub fn settles(&self, place: &Place, held: Held) -> bool {
+    pub fn settles(&self, place: &ObjectRef, held: HeldVersion) -> bool {
         self.newest.get(place).is_some_and(|now| *now <= held.version)
     }
 
-    fn contradicts(&self, place: &Place, Held { version: held, at }: Held) -> Option<String> {
+    fn contradicts(&self, place: &ObjectRef, HeldVersion { version: held, at }: HeldVersion) -> Option<String> {
         let (name, key) = place;
         if let Some(now) = self.newest.get(place).filter(|now| **now < held) {
             return Some(format!("{name} {key} went back from {held} to {now}"));
@@ -174,7 +174,7 @@ mod tests {
         prop::collection::vec(one, 0..most)
     }
 
-    fn place(key: u8) -> Place {
+    fn place(key: u8) -> ObjectRef {
         ("services".to_owned(), ObjectKey::parse(&format!("x/{key}")))
     }
 
@@ -208,10 +208,10 @@ mod tests {
             }
         }
 
-        fn known(&self) -> Known {
+        fn known(&self) -> KnownHistory {
             let mut newest: Vec<_> = self.objects.iter().collect();
             newest.sort_by_key(|(_, version)| std::cmp::Reverse(**version));
-            let held = |version: u64| Held {
+            let held = |version: u64| HeldVersion {
                 version: rv(version),
                 at: rv(self.head),
             };
@@ -221,7 +221,7 @@ mod tests {
                 .iter()
                 .rev()
                 .filter(|(key, _)| !self.objects.contains_key(key));
-            Known {
+            KnownHistory {
                 position: rv(self.head),
                 lease: self.lease,
                 newest: newest.map(|(key, version)| (place(*key), held(*version))).collect(),
@@ -229,10 +229,10 @@ mod tests {
             }
         }
 
-        fn answers(&self, known: &Known) -> Answers {
-            let key_of = |place: &Place| -> u8 { place.1.as_str().strip_prefix("x/").unwrap().parse().unwrap() };
-            let found = |place: &Place| Some((place.clone(), rv(*self.objects.get(&key_of(place))?)));
-            let is_back = |(place, uid): &(&Place, &String)| self.uids.get(&key_of(place)) == Some(*uid);
+        fn answers(&self, known: &KnownHistory) -> Answers {
+            let key_of = |place: &ObjectRef| -> u8 { place.1.as_str().strip_prefix("x/").unwrap().parse().unwrap() };
+            let found = |place: &ObjectRef| Some((place.clone(), rv(*self.objects.get(&key_of(place))?)));
+            let is_back = |(place, uid): &(&ObjectRef, &String)| self.uids.get(&key_of(place)) == Some(*uid);
             let mut answers = Answers {
                 head: rv(self.head),
                 lease: self.lease,
@@ -279,7 +279,7 @@ mod tests {
             let known = cloud.known();
             restored.write(&after, "second");
             let at = known.position.0;
-            let differs = |place: &Place, held: &Held| {
+            let differs = |place: &ObjectRef, held: &HeldVersion| {
                 let key: u8 = place.1.as_str()[2..].parse().unwrap();
                 restored.past.get(&at).is_some_and(|past| past.get(&key).copied().map(rv) != Some(held.version))
                     || restored.objects.get(&key).is_some_and(|now| rv(*now) < held.version)
@@ -293,13 +293,13 @@ mod tests {
         }
     }
 
-    fn known() -> Known {
+    fn known() -> KnownHistory {
         let place = |name: &str| ("services".to_owned(), ObjectKey::parse(name));
-        let held = |version| Held {
+        let held = |version| HeldVersion {
             version: rv(version),
             at: rv(100),
         };
-        Known {
+        KnownHistory {
             position: rv(100),
             lease: Some(rv(90)),
             newest: [(place("x/a"), held(95)), (place("x/b"), held(80))].into(),
@@ -384,6 +384,6 @@ mod tests {
 
     #[test]
     fn who_holds_nothing_believes_everything() {
-        assert_eq!(Known::default().judge(&Answers::default(), false), Verdict::Same);
+        assert_eq!(KnownHistory::default().judge(&Answers::default(), false), Verdict::Same);
     }
 }

@@ -64,7 +64,7 @@ pub enum Unfit {
 
 /// Newest known state of one key.
 #[derive(Clone, Debug)]
-enum Known {
+enum KeyState {
     Object(Object),
     /// Deleted at that RV.
     Gone(ResourceVersion),
@@ -72,7 +72,7 @@ enum Known {
 
 /// A partial list; see the module header.
 #[derive(Debug)]
-pub struct Draft {
+pub struct PartialList {
     generation: Option<u64>,
     /// L1.
     first: ResourceVersion,
@@ -84,14 +84,14 @@ pub struct Draft {
     next: Option<String>,
     /// True if the first page was older than the existing replica: the source went back.
     behind: bool,
-    known: BTreeMap<ObjectKey, Known>,
+    known: BTreeMap<ObjectKey, KeyState>,
     bytes: usize,
     unsaved: BTreeSet<ObjectKey>,
 }
 
-// === impl Known ===
+// === impl KeyState ===
 
-impl Known {
+impl KeyState {
     fn version(&self) -> ResourceVersion {
         match self {
             Self::Object(object) => object.resource_version(),
@@ -107,9 +107,9 @@ impl Known {
     }
 }
 
-// === impl Draft ===
+// === impl PartialList ===
 
-impl Draft {
+impl PartialList {
     /// Creates a draft from the first page. `held` is the position of the existing replica.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Draft {
         self.newest = page.at;
         self.next = page.token.filter(|token| !token.is_empty());
         for object in page.items {
-            self.learn(object.key().clone(), Known::Object(object));
+            self.learn(object.key().clone(), KeyState::Object(object));
         }
         Ok(())
     }
@@ -173,8 +173,8 @@ impl Draft {
             return;
         }
         match event {
-            EventType::Added | EventType::Modified => self.learn(key, Known::Object(object)),
-            EventType::Deleted => self.learn(key, Known::Gone(at)),
+            EventType::Added | EventType::Modified => self.learn(key, KeyState::Object(object)),
+            EventType::Deleted => self.learn(key, KeyState::Gone(at)),
             EventType::Bookmark | EventType::Error => {}
         }
         self.watched = at;
@@ -185,7 +185,7 @@ impl Draft {
         self.watched = self.watched.max(at);
     }
 
-    fn learn(&mut self, key: ObjectKey, news: Known) {
+    fn learn(&mut self, key: ObjectKey, news: KeyState) {
         let held = self.known.get(&key);
         if held.is_some_and(|held| held.version() >= news.version()) {
             return;
@@ -227,8 +227,8 @@ impl Draft {
     #[must_use]
     pub fn evidence(&self, count: usize) -> (ResourceVersion, Vec<(ObjectKey, ResourceVersion)>) {
         let objects = self.known.iter().filter_map(|(key, known)| match known {
-            Known::Object(object) => Some((key.clone(), object.resource_version())),
-            Known::Gone(_) => None,
+            KeyState::Object(object) => Some((key.clone(), object.resource_version())),
+            KeyState::Gone(_) => None,
         });
         let mut newest: Vec<_> = objects.collect();
         newest.sort_unstable_by_key(|(_, version)| std::cmp::Reverse(*version));
@@ -246,8 +246,8 @@ impl Draft {
     #[must_use]
     pub fn into_list(self) -> (Vec<Object>, ResourceVersion) {
         let objects = self.known.into_values().filter_map(|known| match known {
-            Known::Object(object) => Some(object),
-            Known::Gone(_) => None,
+            KeyState::Object(object) => Some(object),
+            KeyState::Gone(_) => None,
         });
         (objects.collect(), self.watched)
     }
@@ -265,10 +265,10 @@ impl Draft {
     /// Returns the keys that changed since the last call, in the form that [`Self::restore`] reads; all keys if `whole`.
     pub fn take_unsaved(&mut self, whole: bool) -> Vec<(String, Bytes)> {
         let unsaved = std::mem::take(&mut self.unsaved);
-        let row = |(key, known): (&ObjectKey, &Known)| {
+        let row = |(key, known): (&ObjectKey, &KeyState)| {
             let bytes = match known {
-                Known::Object(object) => object.bytes().clone(),
-                Known::Gone(at) => at.to_string().into(),
+                KeyState::Object(object) => object.bytes().clone(),
+                KeyState::Gone(at) => at.to_string().into(),
             };
             (key.to_string(), bytes)
         };
@@ -300,9 +300,9 @@ impl Draft {
         };
         for (key, bytes) in rows {
             let known = if bytes.starts_with(b"{") {
-                Known::Object(Object::parse(bytes, kind).ok()?)
+                KeyState::Object(Object::parse(bytes, kind).ok()?)
             } else {
-                Known::Gone(ResourceVersion::parse(std::str::from_utf8(&bytes).ok()?).ok()?)
+                KeyState::Gone(ResourceVersion::parse(std::str::from_utf8(&bytes).ok()?).ok()?)
             };
             draft.learn(ObjectKey::parse(&key), known);
         }

@@ -13,7 +13,7 @@ use yurt_collection::generation;
 
 /// State of a collection, at the coordinator or at this hub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct CopyState {
     /// Position `C`: everything up to this RV is applied.
     pub position: ResourceVersion,
     /// Generation of the collection's history.
@@ -24,7 +24,7 @@ pub struct Place {
 
 /// Next action of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ResumePlan {
     /// Send nothing before a proof that the replica has the present cloud's history.
     AwaitProof,
     /// Send the replica under this number as a snapshot: the coordinator has another history.
@@ -42,9 +42,9 @@ pub enum Way {
     Events,
 }
 
-// === impl Place ===
+// === impl CopyState ===
 
-impl Place {
+impl CopyState {
     /// True if an administrator has voided the fed data: nothing is held, and an earlier generation is rejected.
     #[must_use]
     pub fn is_void(self) -> bool {
@@ -52,13 +52,13 @@ impl Place {
     }
 }
 
-// === impl Way ===
+// === impl ResumePlan ===
 
-impl Way {
+impl ResumePlan {
     /// Decides the next action. `proven` is true if the replica is proved to have the cloud's history. `random` makes
     /// the number of a new generation unique.
     #[must_use]
-    pub fn of(there: Place, here: Place, proven: bool, random: u64) -> Self {
+    pub fn of(there: CopyState, here: CopyState, proven: bool, random: u64) -> Self {
         let next = || generation::next(there.generation, random);
         if there.is_void() && !proven {
             return Self::AwaitProof;
@@ -128,8 +128,8 @@ mod tests {
     }
 
     impl Copy {
-        fn place(&self) -> Place {
-            Place {
+        fn place(&self) -> CopyState {
+            CopyState {
                 position: ResourceVersion(self.seen.len() as u64),
                 generation: self.generation,
                 complete: true,
@@ -185,12 +185,12 @@ mod tests {
             self.read(hub);
             let random = self.random();
             let (hub, there) = (&mut self.hubs[hub], &mut self.coordinator);
-            let way = Way::of(there.place(), hub.place(), true, random);
-            if let Way::Begin(generation) = way {
+            let way = ResumePlan::of(there.place(), hub.place(), true, random);
+            if let ResumePlan::Begin(generation) = way {
                 hub.generation = generation;
             }
             let right = match way {
-                Way::Events | Way::Wait => there.is_of(&hub.seen),
+                ResumePlan::Events | ResumePlan::Wait => there.is_of(&hub.seen),
                 _ => hub.generation > there.generation,
             };
             there.clone_from(hub);
@@ -224,19 +224,19 @@ mod tests {
     #[test]
     fn nothing_is_fed_under_a_new_number_before_the_proof() {
         let (there, here) = (
-            Place {
+            CopyState {
                 position: ResourceVersion(9),
                 generation: 7,
                 complete: true,
             },
-            Place::default(),
+            CopyState::default(),
         );
-        assert_eq!(Way::of(there, here, false, 1), Way::AwaitProof);
-        assert_eq!(Way::of(there, here, true, 1), Way::Begin(1_000_001));
+        assert_eq!(ResumePlan::of(there, here, false, 1), ResumePlan::AwaitProof);
+        assert_eq!(ResumePlan::of(there, here, true, 1), ResumePlan::Begin(1_000_001));
     }
 
-    fn of_generation(generation: u64) -> Place {
-        Place {
+    fn of_generation(generation: u64) -> CopyState {
+        CopyState {
             position: ResourceVersion(9),
             generation,
             complete: true,
@@ -247,29 +247,32 @@ mod tests {
     #[test]
     fn number_that_the_coordinator_would_not_take_is_left_for_its_next_one() {
         for far in [1_500_000_000, generation::GENERATION_END, u64::MAX] {
-            let way = |proven| Way::of(of_generation(3_000_000), of_generation(far), proven, 7);
-            assert_eq!(way(true), Way::Begin(4_000_007), "from {far}");
-            assert_eq!(way(false), Way::AwaitProof);
+            let way = |proven| ResumePlan::of(of_generation(3_000_000), of_generation(far), proven, 7);
+            assert_eq!(way(true), ResumePlan::Begin(4_000_007), "from {far}");
+            assert_eq!(way(false), ResumePlan::AwaitProof);
         }
         let near = of_generation(900_000_000);
-        assert_eq!(Way::of(Place::default(), near, true, 7), Way::Snapshot);
+        assert_eq!(
+            ResumePlan::of(CopyState::default(), near, true, 7),
+            ResumePlan::Snapshot
+        );
     }
 
     /// The replica may come from the void data and pass for the cloud's: a proof compares only few objects.
     #[test]
     fn what_is_void_is_listed_again_before_it_is_fed() {
-        let there = Place {
+        let there = CopyState {
             generation: 8_000_001,
-            ..Place::default()
+            ..CopyState::default()
         };
-        let way = |generation, proven| Way::of(there, of_generation(generation), proven, 5);
-        assert_eq!(way(7_000_003, true), Way::List(9_000_005));
-        assert_eq!(way(9_000_005, false), Way::AwaitProof, "it is being listed");
-        assert_eq!(way(10_000_001, true), Way::Snapshot, "the list has finished");
-        let lost_its_disk = Place::default();
+        let way = |generation, proven| ResumePlan::of(there, of_generation(generation), proven, 5);
+        assert_eq!(way(7_000_003, true), ResumePlan::List(9_000_005));
+        assert_eq!(way(9_000_005, false), ResumePlan::AwaitProof, "it is being listed");
+        assert_eq!(way(10_000_001, true), ResumePlan::Snapshot, "the list has finished");
+        let lost_its_disk = CopyState::default();
         assert_eq!(
-            Way::of(lost_its_disk, of_generation(7_000_003), false, 5),
-            Way::Snapshot
+            ResumePlan::of(lost_its_disk, of_generation(7_000_003), false, 5),
+            ResumePlan::Snapshot
         );
     }
 
@@ -277,12 +280,15 @@ mod tests {
     fn nothing_comes_after_the_last_number() {
         let here = of_generation(3_000_000);
         for last in [generation::GENERATION_END - 1, u64::MAX] {
-            assert_eq!(Way::of(of_generation(last), here, true, 7), Way::Exhausted);
+            assert_eq!(
+                ResumePlan::of(of_generation(last), here, true, 7),
+                ResumePlan::Exhausted
+            );
         }
         let ours = of_generation(u64::MAX);
         assert_eq!(
-            Way::of(ours, ours, true, 7),
-            Way::Exhausted,
+            ResumePlan::of(ours, ours, true, 7),
+            ResumePlan::Exhausted,
             "it takes no snapshot under it"
         );
     }

@@ -23,7 +23,7 @@ use yurt_collection::{Collection, Delivery, Expired, History, Reader, Snapshot};
 use yurt_pool_protocol::feed::{self, Answer, Envelope, as_events, reason};
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::names::FEED_PATH;
-use yurt_pool_protocol::resume::{Place, Way};
+use yurt_pool_protocol::resume::{CopyState, ResumePlan};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
 use yurt_storage::Replica;
@@ -200,37 +200,37 @@ impl Feeder {
     }
 
     /// Same as [`Self::open`], for a coordinator that is at `there`.
-    async fn open_at(&self, there: Place, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
+    async fn open_at(&self, there: CopyState, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
         let here = self.here();
         let proven = self.data.history().holds(self.replica.name(), here.generation);
-        match Way::of(there, here, proven, fastrand::u64(..)) {
-            Way::AwaitProof => Err(Interrupted::Reopen(
+        match ResumePlan::of(there, here, proven, fastrand::u64(..)) {
+            ResumePlan::AwaitProof => Err(Interrupted::Reopen(
                 "no proof yet that the replica has the present cloud's history".into(),
             )),
-            Way::List(generation) => {
+            ResumePlan::List(generation) => {
                 self.list_again(here.generation, generation);
                 Err(Interrupted::Reopen("the fed data is void".into()))
             }
-            Way::Exhausted => Err(Interrupted::Refused(
+            ResumePlan::Exhausted => Err(Interrupted::Refused(
                 history::exhausted(self.replica.name(), there.generation),
                 None,
             )),
-            Way::Begin(generation) => {
+            ResumePlan::Begin(generation) => {
                 self.renumber(here.generation, generation);
                 self.send_snapshot(there).await
             }
-            Way::Wait if !snapshot => {
+            ResumePlan::Wait if !snapshot => {
                 let reached = self.replica.collection().reached(there.position);
                 if tokio::time::timeout(KEEP_ALIVE, reached).await.is_err() {
                     self.leave_behind(there).await;
                 }
                 Err(Interrupted::Reopen("the coordinator is ahead".into()))
             }
-            Way::Events if !snapshot => {
+            ResumePlan::Events if !snapshot => {
                 let reader = self.reader_at(there.position, here.generation);
                 Ok((reader.ok_or(Interrupted::Snapshot)?, here.generation))
             }
-            Way::Snapshot | Way::Wait | Way::Events => self.send_snapshot(there).await,
+            ResumePlan::Snapshot | ResumePlan::Wait | ResumePlan::Events => self.send_snapshot(there).await,
         }
     }
 
@@ -240,15 +240,15 @@ impl Feeder {
         self.replica.collection().read(open).flatten()
     }
 
-    fn here(&self) -> Place {
-        self.replica.collection().read(|c| Place {
+    fn here(&self) -> CopyState {
+        self.replica.collection().read(|c| CopyState {
             position: c.position(),
             generation: c.generation(),
             complete: c.is_complete(),
         })
     }
 
-    async fn ask(&self) -> Result<Place, Interrupted> {
+    async fn ask(&self) -> Result<CopyState, Interrupted> {
         let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
         if let Some(why) = status.other_version() {
             return Err(Interrupted::Refused(why, None));
@@ -256,7 +256,7 @@ impl Feeder {
         let gzip = status.encodings.iter().any(|encoding| encoding == "gzip");
         self.gzip.store(gzip, Ordering::Relaxed);
         let there = status.collections.get(self.replica.name());
-        Ok(there.map_or_else(Place::default, |collection| Place {
+        Ok(there.map_or_else(CopyState::default, |collection| CopyState {
             position: ResourceVersion::parse(&collection.applied_up_to).unwrap_or_default(),
             generation: collection.generation,
             complete: collection.complete,
@@ -343,7 +343,7 @@ impl Feeder {
         self.post("events", self.pack(body).await?).await.map(drop)
     }
 
-    async fn send_snapshot(&self, there: Place) -> Result<(Reader, u64), Interrupted> {
+    async fn send_snapshot(&self, there: CopyState) -> Result<(Reader, u64), Interrupted> {
         let read_at = self.progress.now();
         let (snapshot, history, generation) = self.replica.collection().read(|c| {
             let history = (!there.complete).then(|| c.history(HISTORY_BYTES));
@@ -370,7 +370,7 @@ impl Feeder {
     async fn send_index(
         &self,
         generation: u64,
-        there: Place,
+        there: CopyState,
         snapshot: &Snapshot,
         history: Option<&History>,
     ) -> Result<BTreeSet<String>, Interrupted> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use yurt_collection::Collection;
-use yurt_pool_protocol::cloud_fallback::{Begin, Detour, Wanted};
+use yurt_pool_protocol::cloud_fallback::{Begin, CloudFallback, Wanted};
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::{Clock, TaskGroup};
@@ -70,7 +70,7 @@ impl Follower {
     pub async fn run(mut self) {
         let token = self.tasks.token();
         let (mut active, mut next): (Option<Running>, Option<Running>) = (None, None);
-        let mut detour = Detour::default();
+        let mut detour = CloudFallback::default();
         let mut backoff = Backoff::default();
         let mut distrusted = self.data.distrust().changes();
         loop {
@@ -148,7 +148,7 @@ impl Follower {
         source: Source,
         ended: StreamEnd,
         wanted: Wanted,
-        detour: &mut Detour,
+        detour: &mut CloudFallback,
         backoff: &mut Backoff,
     ) -> Duration {
         let (collection, name) = (self.replica.name(), source.as_str());
@@ -168,8 +168,8 @@ impl Follower {
                     return wanted.detour.unwrap_or_default() + backoff.short();
                 }
                 match detour {
-                    Detour::Taken { .. } => backoff.grow().min(ON_DETOUR_MAX),
-                    Detour::None | Detour::List(_) => backoff.short(),
+                    CloudFallback::Taken { .. } => backoff.grow().min(ON_DETOUR_MAX),
+                    CloudFallback::None | CloudFallback::List(_) => backoff.short(),
                 }
             }
             StreamEnd::OtherHistory => {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_pool_protocol::history::{Known, Verdict};
+use yurt_pool_protocol::history::{KnownHistory, Verdict};
 
 use super::PoolData;
 use crate::health::{CloudReach, CoordinatorReach};
@@ -148,7 +148,7 @@ impl HistoryVerifier {
 
     /// Returns whether the cloud still has the history of `known`, and the last connection that this covers. Reads the past only if
     /// the proof has to be thorough.
-    async fn prove(&mut self, known: &Known, is_thorough: bool) -> Result<(bool, Connection), String> {
+    async fn prove(&mut self, known: &KnownHistory, is_thorough: bool) -> Result<(bool, Connection), String> {
         if is_thorough {
             self.check_cluster().await?;
         }
@@ -172,7 +172,7 @@ impl HistoryVerifier {
     }
 
     /// Returns the verdict of the first server that gives one; that server is in use from then on.
-    async fn ask_around(&self, known: &Known, is_thorough: bool) -> Result<(Verdict, Connection), String> {
+    async fn ask_around(&self, known: &KnownHistory, is_thorough: bool) -> Result<(Verdict, Connection), String> {
         let (mut behind, mut failure) = (None, String::new());
         let servers = self.cloud.len();
         for left in (0..servers).rev() {

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
-use yurt_pool_protocol::partial_list::{Draft, Page, PageSize, Unfit};
+use yurt_pool_protocol::partial_list::{Page, PageSize, PartialList, Unfit};
 use yurt_pool_protocol::source::Source;
 use yurt_storage::StorageError;
 use yurt_storage::embedded::replicas::ReplicaStore;
@@ -48,7 +48,7 @@ pub struct Slot {
 
 #[derive(Default)]
 struct SlotState {
-    draft: Option<Draft>,
+    draft: Option<PartialList>,
     pages: PageSize,
     /// Start of the list; `None` if another process began it.
     began: Option<Instant>,
@@ -127,7 +127,7 @@ impl PartialListStore {
         }
     }
 
-    /// Returns the evidence of the cloud's partial list of replica `name`, as [`Draft::evidence`], including one from an
+    /// Returns the evidence of the cloud's partial list of replica `name`, as [`PartialList::evidence`], including one from an
     /// earlier process. A list older than `held` gives none.
     pub async fn evidence(
         &self,
@@ -162,7 +162,7 @@ impl PartialListStore {
             .filter_map(|(_, slot)| {
                 let state = slot.state.lock();
                 let is_stuck = state.pages.is_stuck();
-                let size = state.draft.as_ref().map(Draft::size);
+                let size = state.draft.as_ref().map(PartialList::size);
                 let (objects, bytes) = size.or(is_stuck.then_some((0, 0)))?;
                 Some((objects, bytes, is_stuck))
             })
@@ -225,7 +225,7 @@ impl Slot {
         let (name, kind) = (self.name.clone(), self.kind);
         let read = disk.run(move |store| {
             let stored = store.load_draft(&name)?;
-            Ok(stored.and_then(|stored| Draft::restore(&stored.about, stored.rows, kind)))
+            Ok(stored.and_then(|stored| PartialList::restore(&stored.about, stored.rows, kind)))
         });
         match read.await {
             Ok(Some(draft)) => {
@@ -272,7 +272,7 @@ impl Slot {
         match &mut state.draft {
             Some(draft) => draft.take_page(page)?,
             None => {
-                state.draft = Some(Draft::begin(page, held.0)?);
+                state.draft = Some(PartialList::begin(page, held.0)?);
                 state.began = Some(Instant::now());
             }
         }
@@ -330,7 +330,7 @@ impl Slot {
         self.change(|draft| draft.advance(at));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Draft)) {
+    fn change(&self, change: impl FnOnce(&mut PartialList)) {
         let mut state = self.state.lock();
         if let Some(draft) = &mut state.draft {
             change(draft);
@@ -362,7 +362,7 @@ impl Slot {
 
     /// Takes the draft out. Its rows on disk stay until [`Self::forget`].
     #[must_use]
-    pub fn take(&self) -> Option<Draft> {
+    pub fn take(&self) -> Option<PartialList> {
         self.state.lock().draft.take()
     }
 
@@ -427,7 +427,7 @@ impl Slot {
 }
 
 /// Positions of different generations cannot be compared.
-fn needs_changes(draft: &Draft, (position, generation): CopyPosition) -> bool {
+fn needs_changes(draft: &PartialList, (position, generation): CopyPosition) -> bool {
     let other = draft.generation().is_some_and(|of_list| of_list != generation);
     draft.needs_changes(if other { ResourceVersion::ZERO } else { position })
 }

@@ -10,7 +10,7 @@ use yurt_collection::{Collection, Delivery, Reader};
 use yurt_pool_protocol::feed;
 use yurt_pool_protocol::feed::{Envelope, as_events};
 use yurt_pool_protocol::history::next_generation;
-use yurt_pool_protocol::resume::{Place, Way};
+use yurt_pool_protocol::resume::{CopyState, ResumePlan};
 
 use super::Mutation;
 use super::hub::Hub;
@@ -112,7 +112,7 @@ impl Feeder {
 
     /// Gives the hub's copy a number of its own if the coordinator has another history.
     fn begin(&mut self, hub: &mut Hub, door: &mut Door<'_>) {
-        let place = |held: &Collection| Place {
+        let place = |held: &Collection| CopyState {
             position: held.position(),
             generation: held.generation(),
             complete: held.is_complete(),
@@ -120,11 +120,11 @@ impl Feeder {
         let (there, here) = (door.pool.objects().read(place), place(&hub.held));
         let random = door.random.below(u64::MAX);
         let is_refused = std::mem::take(&mut self.is_contradicted) && hub.holds();
-        match Way::of(there, here, hub.holds(), random) {
-            Way::Begin(generation) if door.mutation == Some(Mutation::NumberTakenOver) => {
+        match ResumePlan::of(there, here, hub.holds(), random) {
+            ResumePlan::Begin(generation) if door.mutation == Some(Mutation::NumberTakenOver) => {
                 hub.held.adopt(generation.min(there.generation));
             }
-            Way::Begin(generation) => hub.held.adopt(generation),
+            ResumePlan::Begin(generation) => hub.held.adopt(generation),
             _ if is_refused => hub.held.adopt(next_generation(here.generation, random)),
             _ => {}
         }

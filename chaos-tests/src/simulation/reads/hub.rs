@@ -12,7 +12,7 @@ use crate::coordinator::Pool;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_collection::{ChangeKind, Collection, Delivery, Expired, Limits, Reader, Recovered};
-use yurt_pool_protocol::cloud_fallback::{Begin, Detour, Wanted};
+use yurt_pool_protocol::cloud_fallback::{Begin, CloudFallback, Wanted};
 use yurt_pool_protocol::history::next_generation;
 use yurt_pool_protocol::source;
 
@@ -33,7 +33,7 @@ pub(super) struct Hub {
     saved: Recovered,
     /// The last one is the newest; older ones continue until it is confirmed.
     streams: Vec<Stream>,
-    detour: Detour,
+    detour: CloudFallback,
     /// True if hubs that are followers reach the cloud.
     has_cloud: bool,
     pub(super) mutation: Option<Mutation>,
@@ -89,7 +89,7 @@ impl Hub {
         let (has_cloud, limits) = (setting.has_cloud, setting.limits());
         Self {
             limits,
-            detour: Detour::None,
+            detour: CloudFallback::None,
             has_cloud,
             detours: 0,
             held: Collection::with_limits(false, limits),
@@ -121,7 +121,7 @@ impl Hub {
         self.held.recover(std::mem::take(&mut self.saved));
         self.commit();
         self.cut();
-        (self.detour, self.gone) = (Detour::None, None);
+        (self.detour, self.gone) = (CloudFallback::None, None);
     }
 
     /// Ends every connection. Checks of the cloud's history over them do not count any more.
@@ -164,7 +164,7 @@ impl Hub {
                 Source::Coordinator if self.is_of_other_history(world) => self.detour.contradicted(kind),
                 _ => self.expired(kind, wanted),
             }
-            if matches!(self.detour, Detour::Taken { .. }) && at_cloud {
+            if matches!(self.detour, CloudFallback::Taken { .. }) && at_cloud {
                 // Tried again later.
                 return;
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_collection::Collection;
-use yurt_pool_protocol::history::{Answers, Held, Known, NEWEST, Place, Verdict};
+use yurt_pool_protocol::history::{Answers, HeldVersion, KnownHistory, NEWEST, ObjectRef, Verdict};
 
 use super::Mutation;
 use super::cloud::Cloud;
@@ -54,8 +54,8 @@ impl Hub {
         false
     }
 
-    fn known(&self, world: &World<'_>) -> Known {
-        let mut known = Known::default();
+    fn known(&self, world: &World<'_>) -> KnownHistory {
+        let mut known = KnownHistory::default();
         let held = &self.held;
         if let Some(pool) = world.coordinator {
             let there = |there: &Collection| {
@@ -72,7 +72,7 @@ impl Hub {
         let place = |key: &yurt_apimachinery::ObjectKey| (NAME.to_owned(), key.clone());
         let newest = held.newest(NEWEST);
         known.newest = newest
-            .map(|(key, version)| (place(key), Held { version, at }))
+            .map(|(key, version)| (place(key), HeldVersion { version, at }))
             .collect();
         let deleted = held.deletions().take(NEWEST);
         known.deleted = deleted
@@ -83,8 +83,8 @@ impl Hub {
 }
 
 /// Answers of the cloud to reads without resourceVersion, and of the past.
-fn answers(cloud: &Cloud, known: &Known) -> Answers {
-    let version = |(_, key): &Place| cloud.now(key).map(|(version, _)| ResourceVersion(version));
+fn answers(cloud: &Cloud, known: &KnownHistory) -> Answers {
+    let version = |(_, key): &ObjectRef| cloud.now(key).map(|(version, _)| ResourceVersion(version));
     let newest: BTreeMap<_, _> = known
         .newest
         .keys()
@@ -102,8 +102,9 @@ fn answers(cloud: &Cloud, known: &Known) -> Answers {
             answers.then.insert(place.clone(), then.map(ResourceVersion));
         }
     }
-    let is_back = |(place, uid): &(&Place, &String)| cloud.now(&place.1).is_some_and(|(_, now)| now == uid.as_str());
-    let back: BTreeSet<Place> = known
+    let is_back =
+        |(place, uid): &(&ObjectRef, &String)| cloud.now(&place.1).is_some_and(|(_, now)| now == uid.as_str());
+    let back: BTreeSet<ObjectRef> = known
         .deleted
         .iter()
         .filter(is_back)

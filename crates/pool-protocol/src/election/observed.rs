@@ -14,14 +14,14 @@ use super::types::{BootTime, LEASE_DURATION_MAX, Lease};
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     /// The last accepted state.
-    pub(super) known: Known,
+    pub(super) known: LeaseView,
     /// Time at which that state was first seen, on our clock.
     pub(super) since: BootTime,
 }
 
 /// State of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum LeaseView {
     /// Never read, or read from a store that is gone.
     Unknown,
     /// The lease does not exist.
@@ -35,7 +35,7 @@ pub(super) enum Known {
 impl Observed {
     pub(super) fn unknown() -> Self {
         Observed {
-            known: Known::Unknown,
+            known: LeaseView::Unknown,
             since: BootTime::ZERO,
         }
     }
@@ -44,7 +44,7 @@ impl Observed {
     ///
     /// Another resourceVersion counts as a change even if the spec is the same: a write happened, and a longer wait is
     /// the safe error.
-    pub(super) fn set(&mut self, known: Known, now: BootTime) -> bool {
+    pub(super) fn set(&mut self, known: LeaseView, now: BootTime) -> bool {
         let changed = self.known != known;
         if changed {
             self.since = now;
@@ -65,8 +65,8 @@ impl Observed {
 
     pub(super) fn lease(&self) -> Option<&Lease> {
         match &self.known {
-            Known::Present(lease) => Some(lease),
-            Known::Unknown | Known::Absent => None,
+            LeaseView::Present(lease) => Some(lease),
+            LeaseView::Unknown | LeaseView::Absent => None,
         }
     }
 
@@ -77,12 +77,12 @@ impl Observed {
     /// Returns the time from which `identity` may try to take the lease; `None` if a read must come first.
     pub(super) fn acquirable_at(&self, identity: &str) -> Option<BootTime> {
         match &self.known {
-            Known::Unknown => None,
-            Known::Absent => Some(self.since),
-            Known::Present(lease) if lease.holder_identity.is_empty() || lease.holder_identity == identity => {
+            LeaseView::Unknown => None,
+            LeaseView::Absent => Some(self.since),
+            LeaseView::Present(lease) if lease.holder_identity.is_empty() || lease.holder_identity == identity => {
                 Some(self.since)
             }
-            Known::Present(lease) => {
+            LeaseView::Present(lease) => {
                 let seconds = u64::try_from(lease.lease_duration_seconds).unwrap_or(0);
                 let duration = Duration::from_secs(seconds).min(LEASE_DURATION_MAX);
                 Some(self.since.saturating_add(duration))

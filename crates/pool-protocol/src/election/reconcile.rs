@@ -1,6 +1,6 @@
 //! Derives actions from the state: the second half of a step, and the time of the next one.
 
-use super::observed::Known;
+use super::observed::LeaseView;
 use super::{
     Action, Attempt, BootTime, CLOUD_FAILURES_MAX, DRAIN_LIMIT, Flight, LeaseWrite, Machine, POLLING_CANDIDATES, Phase,
     Purpose, RELEASE_TRIES, RELEASED_DURATION_SECONDS, StopReason, preference_delay,
@@ -136,11 +136,11 @@ impl Machine {
             return Some(StopReason::FenceChanged);
         }
         match &self.observed.known {
-            Known::Absent => return Some(StopReason::LeaseGone),
-            Known::Present(lease) if lease.holder_identity != self.config.identity => {
+            LeaseView::Absent => return Some(StopReason::LeaseGone),
+            LeaseView::Present(lease) if lease.holder_identity != self.config.identity => {
                 return Some(StopReason::LeaseTaken);
             }
-            Known::Present(_) | Known::Unknown => {}
+            LeaseView::Present(_) | LeaseView::Unknown => {}
         }
         (self.deadline()? <= self.now).then_some(StopReason::RenewDeadline)
     }

@@ -103,9 +103,9 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     proptest::collection::vec(one, 0..60)
 }
 
-fn pull_page(server: &Server, draft: &mut Option<Draft>, limit: usize) {
+fn pull_page(server: &Server, draft: &mut Option<PartialList>, limit: usize) {
     let Some(known) = draft else {
-        *draft = Some(Draft::begin(server.page(None, limit).unwrap(), ResourceVersion::ZERO).unwrap());
+        *draft = Some(PartialList::begin(server.page(None, limit).unwrap(), ResourceVersion::ZERO).unwrap());
         return;
     };
     let Some(token) = known.next().map(str::to_owned) else {
@@ -117,7 +117,7 @@ fn pull_page(server: &Server, draft: &mut Option<Draft>, limit: usize) {
     }
 }
 
-fn pull_changes(server: &Server, draft: &mut Draft, most: usize) {
+fn pull_changes(server: &Server, draft: &mut PartialList, most: usize) {
     let from = draft.watched().0;
     let news: Vec<_> = server.log.iter().filter(|entry| entry.0 > from).take(most).collect();
     for (rv, key, exists) in &news {
@@ -138,14 +138,14 @@ fn pull_changes(server: &Server, draft: &mut Draft, most: usize) {
 struct Disk(BTreeMap<String, Bytes>, String);
 
 impl Disk {
-    fn save(&mut self, draft: &mut Draft) {
+    fn save(&mut self, draft: &mut PartialList) {
         self.0.extend(draft.take_unsaved(false));
         self.1 = draft.about();
     }
 
-    fn load(&self) -> Draft {
+    fn load(&self) -> PartialList {
         let rows = self.0.clone().into_iter().collect();
-        Draft::restore(self.1.as_bytes(), rows, kind()).unwrap()
+        PartialList::restore(self.1.as_bytes(), rows, kind()).unwrap()
     }
 }
 
@@ -220,10 +220,10 @@ fn what_is_held_may_move_on_but_a_source_that_went_back_is_not_waited_for() {
         token: None,
         generation: None,
     };
-    let draft = Draft::begin(page(10), ResourceVersion(8)).unwrap();
+    let draft = PartialList::begin(page(10), ResourceVersion(8)).unwrap();
     assert!(!draft.needs_changes(ResourceVersion(10)));
     assert!(draft.needs_changes(ResourceVersion(12)), "another source was faster");
-    let behind = Draft::begin(page(10), ResourceVersion(11)).unwrap();
+    let behind = PartialList::begin(page(10), ResourceVersion(11)).unwrap();
     assert!(!behind.needs_changes(ResourceVersion(11)));
 }
 
@@ -237,7 +237,7 @@ fn unfit_pages_are_refused() {
         token: Some("t".into()),
         generation,
     };
-    let mut draft = Draft::begin(page(10, Some(1)), ResourceVersion::ZERO).unwrap();
+    let mut draft = PartialList::begin(page(10, Some(1)), ResourceVersion::ZERO).unwrap();
     assert_eq!(draft.take_page(page(10, Some(2))), Err(Unfit::Generation));
     let (at, newest) = (ResourceVersion(9), ResourceVersion(10));
     assert_eq!(draft.take_page(page(9, Some(1))), Err(Unfit::Behind { at, newest }));

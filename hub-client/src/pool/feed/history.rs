@@ -3,7 +3,7 @@
 use yurt_apimachinery::ResourceVersion;
 use yurt_collection::generation;
 use yurt_pool_protocol::history::next_generation;
-use yurt_pool_protocol::resume::Place;
+use yurt_pool_protocol::resume::CopyState;
 
 use super::Feeder;
 
@@ -26,7 +26,7 @@ impl Feeder {
 
     /// Handles a coordinator that stays ahead. If the cloud itself is behind that position, a former leader fed a
     /// history that never existed. Then this hub's replica, which is proved, begins a generation.
-    pub(super) async fn leave_behind(&self, there: Place) {
+    pub(super) async fn leave_behind(&self, there: CopyState) {
         let (name, generation) = (self.replica.name(), self.here().generation);
         let head = match self.data.head_of(&self.replica, self.cloud.server()).await {
             Ok(head) => head,

@@ -129,7 +129,7 @@ async fn coordinator(tasks: &TaskGroup, status: serde_json::Value, refusal: serd
 async fn coordinator_that_is_ahead_is_waited_for() {
     let folder = TestDir::new();
     let (feeder, _) = at_ten(&folder);
-    let there = Place {
+    let there = CopyState {
         position: ResourceVersion(20),
         generation: 0,
         complete: true,
@@ -149,7 +149,7 @@ async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
         let (feeder, _) = feeder(&folder, &url, "services");
         let held = feeder.replica.collection();
         held.update(|held| held.restart(0, vec![service("web", 9, 0)], ResourceVersion(10)));
-        let there = Place {
+        let there = CopyState {
             position: ResourceVersion(leap),
             generation: 0,
             complete: true,
@@ -211,7 +211,7 @@ async fn coordinator_that_is_ahead_is_compared_with_the_resource_that_the_data_c
             number: 1,
             token_number: 0,
         });
-        let there = Place {
+        let there = CopyState {
             position: ResourceVersion(2_000),
             generation: 0,
             complete: true,
@@ -233,9 +233,9 @@ async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
         number: 1,
         token_number: 0,
     });
-    let there = Place {
+    let there = CopyState {
         generation: 8_000_001,
-        ..Place::default()
+        ..CopyState::default()
     };
     let outcome = feeder.open_at(there, false).await;
     assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
-use yurt_pool_protocol::history::{Answers, Known, Place};
+use yurt_pool_protocol::history::{Answers, KnownHistory, ObjectRef};
 
 use super::lease::{lease_version, version_of};
 use super::{Connection, HistoryVerifier};
@@ -18,7 +18,7 @@ impl HistoryVerifier {
     pub(super) async fn ask(
         &self,
         place: usize,
-        known: &Known,
+        known: &KnownHistory,
         is_thorough: bool,
     ) -> Result<(Answers, Connection), String> {
         let server = self.cloud.at(place);
@@ -68,7 +68,7 @@ impl HistoryVerifier {
     }
 
     /// Returns the metadata of the object that is there now.
-    async fn at_place(&self, server: &CloudServer, (name, key): &Place) -> Result<Option<Value>, String> {
+    async fn at_place(&self, server: &CloudServer, (name, key): &ObjectRef) -> Result<Option<Value>, String> {
         let Some(replica) = self.data.replicas().named(name) else {
             return Ok(None);
         };
@@ -81,7 +81,7 @@ impl HistoryVerifier {
     async fn at_place_then(
         &self,
         server: &CloudServer,
-        (name, key): &Place,
+        (name, key): &ObjectRef,
         at: ResourceVersion,
     ) -> Result<Option<Option<ResourceVersion>>, String> {
         let Some(replica) = self.data.replicas().named(name) else {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use yurt_apimachinery::{Object, ResourceVersion};
-use yurt_pool_protocol::history::{Held, Known, NEWEST};
+use yurt_pool_protocol::history::{HeldVersion, KnownHistory, NEWEST};
 use yurt_pool_protocol::members;
 
 use super::HistoryVerifier;
@@ -15,10 +15,10 @@ use crate::replicas::partial_list_store::Evidence;
 
 impl HistoryVerifier {
     /// Returns the state of all histories that are not known to be gone, partial lists included, and their generations.
-    pub(super) async fn known(&self) -> (Known, BTreeMap<String, u64>) {
-        let mut known = Known {
+    pub(super) async fn known(&self) -> (KnownHistory, BTreeMap<String, u64>) {
+        let mut known = KnownHistory {
             lease: self.lease.version(),
-            ..Known::default()
+            ..KnownHistory::default()
         };
         let (mut generations, mut last_deleted) = (BTreeMap::new(), Vec::new());
         for replica in self.data.replicas().iter() {
@@ -52,7 +52,7 @@ impl HistoryVerifier {
                 for (key, version) in newest.into_iter().filter(|_| POOL_SCOPE.contains(&name)) {
                     let at = at.unwrap_or(version);
                     let held = known.newest.entry((name.to_owned(), key)).or_default();
-                    *held = Held { version, at }.max(*held);
+                    *held = HeldVersion { version, at }.max(*held);
                 }
             }
             if POOL_SCOPE.contains(&name) {
