@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-use yurt_apimachinery::Object;
 use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::time::MicroTime;
+use yurt_apimachinery::{Object, json_text};
 use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE};
 use yurt_pool_protocol::names::NODE_LEASES;
 
@@ -33,7 +32,7 @@ pub(crate) fn guarded(key: &str) -> Option<&str> {
 
 /// Holder of a stored lease; empty when there is none, or the lease cannot be parsed.
 pub(crate) fn holder(value: &[u8]) -> String {
-    let lease = serde_json::from_slice::<Value>(value).unwrap_or_default();
+    let lease = json_text::parse(value).unwrap_or_default();
     let spec = LeaseSpec::from_value(&lease).unwrap_or_default();
     spec.holder().unwrap_or_default().to_owned()
 }

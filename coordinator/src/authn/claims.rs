@@ -1,6 +1,7 @@
 //! Claims of a service account token, and their validation. Pure: the clock and the objects come in.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use yurt_apimachinery::json_text;
 
 use super::{CREDENTIAL_ID, User};
 
@@ -65,7 +66,7 @@ pub(crate) type BoundObjects<'a> = &'a dyn Fn(&str, Option<&str>, &str) -> Bound
 impl Claims {
     /// Parses the payload of a token; `None` when it is not one of a service account.
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
-        let claims: Map<String, Value> = serde_json::from_slice(payload).ok()?;
+        let claims = json_text::parse_object(payload).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let audiences = match claims.get("aud") {
             None | Some(Value::Null) => Vec::new(),

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::RwLock;
-use serde_json::{Value, json};
+use serde_json::json;
+use yurt_apimachinery::json_text;
 use yurt_runtime::jws::{SigningKey, VerifyingKey};
 use yurt_runtime::tls::{PemSource, TlsError};
 
@@ -131,7 +132,7 @@ impl Tokens {
             return Err(String::new());
         }
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| String::new());
-        let header_value: Value = serde_json::from_slice(&decode(header)?).map_err(|_| String::new())?;
+        let header_value = json_text::parse(&decode(header)?).map_err(|_| String::new())?;
         let claims = Claims::read(&decode(payload)?).ok_or_else(String::new)?;
         // Critical extensions are not supported.
         if !self.issuers.contains(&claims.issuer) || !header_value["crit"].is_null() {

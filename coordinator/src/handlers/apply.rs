@@ -4,7 +4,7 @@
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 use yurt_apimachinery::options::FieldValidation;
-use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
+use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, json_text, meta};
 use yurt_codec::negotiation::Negotiated;
 use yurt_codec::yaml::{self, YamlError};
 use yurt_runtime::http::Body;
@@ -136,7 +136,7 @@ fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> 
     let text = parsed.to_string();
     drop(parsed);
     // Parsed again, so that nesting is bounded as in every other body.
-    let value = match serde_json::from_str(&text) {
+    let value = match json_text::parse(text.as_bytes()) {
         Ok(Value::Object(members)) => Value::Object(members),
         Ok(Value::Null) => Value::Object(Map::new()),
         Ok(other) => return Err(undecodable(not_a_map(&other))),

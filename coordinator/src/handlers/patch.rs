@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
+use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, json_text, meta};
 use yurt_codec::decoded;
 use yurt_codec::negotiation::{PatchType, Shape, patch_type};
 use yurt_codec::schema::{self, Message};
@@ -111,14 +111,14 @@ impl Patch {
     fn shown(&self, new: &Value, body: &[u8]) -> String {
         match self {
             Self::Json | Self::Merge => new.to_string(),
-            Self::Strategic(_) => show_patch(&serde_json::from_slice(body).unwrap_or_default()),
+            Self::Strategic(_) => show_patch(&json_text::parse(body).unwrap_or_default()),
         }
     }
 }
 
 /// True if a patch names the resourceVersion it is based on.
 fn names_version(patch_type: PatchType, body: &[u8]) -> bool {
-    let Ok(patch) = serde_json::from_slice::<Value>(body) else {
+    let Ok(patch) = json_text::parse(body) else {
         return false;
     };
     match patch_type {

@@ -9,7 +9,7 @@ use yurt_apimachinery::gvr::GroupKind;
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::{Status, meta};
+use yurt_apimachinery::{Status, json_text, meta};
 use yurt_codec::negotiation::{body_format, body_json};
 use yurt_codec::typed::{self, Typed, TypedError};
 use yurt_codec::{decoded, protobuf, schema, type_meta};
@@ -108,7 +108,7 @@ pub(crate) fn read(
     let message = claimed.and_then(|version| Some((version, protobuf::message(version, kind)?)));
     let Some((version, message)) = message else {
         // It is of another kind, which is reported later, or of one without a known type.
-        let object = serde_json::from_slice(body).map_err(|error| syntax(&error))?;
+        let object = json_text::parse(body).map_err(|error| syntax(&error))?;
         return match meta::check_list_lengths(&object) {
             Ok(()) => Ok(object),
             Err(fault) => Err(cannot(first, fault.to_string())),

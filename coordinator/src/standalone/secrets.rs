@@ -1,9 +1,9 @@
 //! Secrets: an immutable type that determines the required keys, data in base64, `stringData` as a way to write it.
 
 use serde_json::{Value, json};
-use yurt_apimachinery::Status;
 use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::values::config_key_errors;
+use yurt_apimachinery::{Status, json_text};
 
 use crate::registry::configmaps::{DATA_BYTES_MAX, check_frozen, decode, entries};
 use crate::registry::fields::{fill, invalid, members, text};
@@ -98,7 +98,7 @@ fn check_json(object: &Value, key: &str, errors: &mut ErrorList) {
         return errors.push(FieldError::required(field, ""));
     };
     let bytes = decode("Secret", encoded).unwrap_or_default();
-    let parsed: Result<serde_json::Map<String, Value>, _> = serde_json::from_slice(&bytes);
+    let parsed = json_text::parse_object(&bytes);
     if parsed.is_err() {
         let why = match bytes.iter().find(|byte| !byte.is_ascii_whitespace()) {
             None => "unexpected end of JSON input".to_owned(),

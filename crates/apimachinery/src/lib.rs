@@ -18,6 +18,7 @@
 //! | [`request_info`], [`Verb`] | resource and verb of a request |
 //! | [`options`] | options of a list, watch, write or delete |
 //! | [`selector`] | objects that a list or watch selects |
+//! | [`json_text`] | parsing and small changes of JSON text |
 //! | [`object`] | representation of an object, and changes of one field of its bytes |
 //! | [`list`], [`watch`] | objects in lists, and as events |
 //! | [`status`] | form of failures |
@@ -48,6 +49,7 @@
 pub mod event;
 pub mod gvr;
 pub mod json_path;
+pub mod json_text;
 pub mod kind;
 pub mod lease;
 pub mod list;

@@ -11,17 +11,16 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::json_text;
 use crate::kind::{ResourceKind, SelectableField};
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
 use crate::selector::{FieldSource, Labels};
 
 mod cache_slot;
-mod decodable;
+mod edit;
 mod extract;
 mod key;
-pub mod wire;
 
-pub use decodable::is_decodable;
 pub use extract::TypeMeta;
 pub use key::ObjectKey;
 
@@ -97,10 +96,10 @@ impl Object {
     ///
     /// When the bytes are no JSON object with a usable name.
     pub fn parse(bytes: Bytes, kind: &ResourceKind) -> Result<Self, ObjectError> {
-        let bytes = wire::single_line(bytes);
+        let bytes = json_text::single_line(bytes);
         let text = std::str::from_utf8(&bytes)?;
         let extract = Extract::read(text, kind.fields)?;
-        if !decodable::is_decodable(text) {
+        if !json_text::is_decodable(text) {
             return Err(ObjectError::Undecodable);
         }
         Self::assemble(bytes, None, extract, kind)
@@ -114,7 +113,7 @@ impl Object {
     ) -> Result<Self, ObjectError> {
         let resource_version = ResourceVersion::parse(&extract.resource_version)?;
         let key = object_key(&extract, kind.namespaced)?;
-        let bytes = wire::complete_type_meta(&given, &extract.type_meta, extract.has_type_members, kind);
+        let bytes = edit::complete_type_meta(&given, &extract.type_meta, extract.has_type_members, kind);
         let metadata_at = metadata_at.filter(|_| bytes.len() == given.len());
         let meta = Meta {
             key,
@@ -140,7 +139,7 @@ impl Object {
     /// As [`Object::parse`].
     pub fn from_value(value: Value, kind: &ResourceKind) -> Result<Self, ObjectError> {
         let mut bytes = Vec::with_capacity(ENCODED);
-        let metadata_at = wire::encode(&value, &mut bytes)?;
+        let metadata_at = edit::encode(&value, &mut bytes)?;
         // Stored without spare capacity. The buffer of a small object is freed whole, for reuse: shrinking it costs the
         // allocator much more than the copy.
         let bytes = match bytes.len() {
@@ -148,7 +147,7 @@ impl Object {
             _ => Bytes::from(bytes.into_boxed_slice()),
         };
         match Extract::of_value(&value, kind.fields) {
-            Ok(extract) if decodable::is_shallow(&value) => Self::assemble(bytes, metadata_at, extract, kind),
+            Ok(extract) if json_text::is_shallow(&value) => Self::assemble(bytes, metadata_at, extract, kind),
             _ => Self::parse(bytes, kind),
         }
     }
@@ -157,8 +156,8 @@ impl Object {
     #[must_use]
     pub fn with_resource_version(&self, resource_version: ResourceVersion) -> Self {
         let known = self.0.metadata_at.map(|at| at.get() as usize);
-        let metadata_at = known.or_else(|| wire::metadata_at(&self.0.bytes));
-        let bytes = metadata_at.and_then(|at| wire::set_resource_version(&self.0.bytes, at, resource_version));
+        let metadata_at = known.or_else(|| edit::metadata_at(&self.0.bytes));
+        let bytes = metadata_at.and_then(|at| edit::set_resource_version(&self.0.bytes, at, resource_version));
         let bytes = bytes.expect("the bytes of an Object must have been checked to have metadata");
         Self(Arc::new(Inner {
             bytes,
@@ -230,7 +229,7 @@ impl Object {
 
     /// The object as a value.
     pub fn to_value(&self) -> Value {
-        serde_json::from_slice(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
+        json_text::parse(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
     }
 
     /// The cache of encodings of this object, made on first use and dropped with the object. Its contents belong to the

@@ -107,7 +107,8 @@ pub fn parse(text: &str) -> Result<Wanted, String> {
     if text.trim().is_empty() {
         return Ok(Wanted::default());
     }
-    let entries: Value = serde_json::from_str(text).map_err(|error| format!("{CONFIG_KEY} is not JSON: {error}"))?;
+    let entries =
+        crate::json_text::parse(text.as_bytes()).map_err(|error| format!("{CONFIG_KEY} is not JSON: {error}"))?;
     let Value::Array(entries) = entries else {
         return Err(format!(
             "{CONFIG_KEY} must be a JSON array of Group, Version and Resource"

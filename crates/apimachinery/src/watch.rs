@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::object::wire;
+use crate::json_text;
 use crate::status::Status;
 
 mod bookmark;
@@ -56,7 +56,7 @@ impl fmt::Display for EventType {
 
 /// One frame: the event on one line, with its line break.
 pub fn frame(event_type: EventType, object: &Bytes) -> Bytes {
-    let object = wire::single_line(object.clone());
+    let object = json_text::single_line(object.clone());
     let head = format!("{{\"type\":\"{event_type}\",\"object\":");
     [head.as_bytes(), &object, b"}\n"].concat().into()
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::negotiation::MetaVersion;
-use yurt_apimachinery::object::{Object, wire};
+use yurt_apimachinery::{Object, json_text};
 
 /// `kind` of one reduced object.
 pub(crate) const KIND: &str = "PartialObjectMetadata";
@@ -15,7 +15,7 @@ pub fn partial_object_metadata(object: &Object, version: MetaVersion) -> Bytes {
 
 /// The same from an object's bytes, which may be those of a bookmark; `None` if they hold no metadata.
 pub fn reduce(bytes: &Bytes, version: MetaVersion) -> Option<Bytes> {
-    let metadata = wire::metadata(bytes)?;
+    let metadata = json_text::member(bytes, "metadata")?;
     let api_version = version.api_version();
     let head = format!(r#"{{"kind":"{KIND}","apiVersion":"{api_version}","metadata":"#);
     Some([head.as_bytes(), &metadata, b"}"].concat().into())

@@ -4,11 +4,11 @@
 //! are made from it. Lists are written item by item, so that no answer is ever held as a whole.
 
 use bytes::Bytes;
-use serde_json::Value;
 
 use crate::negotiation::{Format, Negotiated, Shape, Transform};
 use crate::table::Printer;
 use crate::{partial, protobuf, yaml};
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::kind::ResourceKind;
 use yurt_apimachinery::list::ListMeta;
 use yurt_apimachinery::object::{Object, TypeMeta};
@@ -151,7 +151,7 @@ fn line(text: &[u8]) -> Bytes {
 }
 
 fn pretty_text(json: &[u8]) -> Option<String> {
-    let value: Value = serde_json::from_slice(json).ok()?;
+    let value = json_text::parse(json).ok()?;
     serde_json::to_string_pretty(&value).ok()
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::negotiation::{Include, TableOptions};
 use crate::partial;
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::kind::{PrinterColumn, ResourceKind};
 use yurt_apimachinery::time::Time;
 
@@ -157,7 +158,7 @@ impl Printer {
 
     /// One row as JSON text; `object` is an object's JSON, or a bookmark's.
     pub(crate) fn row(&self, options: TableOptions, object: &Bytes, now: Time) -> Bytes {
-        let value: Value = serde_json::from_slice(object).unwrap_or_default();
+        let value = json_text::parse(object).unwrap_or_default();
         let cells = Value::Array(self.cells(&value, now));
         let conditions = self
             .conditions(&value)
@@ -178,7 +179,7 @@ impl Printer {
         let columns = if has_columns { self.columns() } else { Value::Null };
         let metadata = partial::reduce(object, options.version);
         let metadata: Value = metadata
-            .and_then(|json| serde_json::from_slice(&json).ok())
+            .and_then(|json| json_text::parse(&json).ok())
             .unwrap_or_default();
         let version = match &metadata["metadata"]["resourceVersion"] {
             Value::Null => json!({}),

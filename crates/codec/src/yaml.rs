@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::decoded::TooManyValues;
 use counted::Counter;
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::status::Status;
 
 /// Most bytes of text in one document, including the text that its aliases repeat.
@@ -82,7 +83,7 @@ pub fn to_json(body: &[u8]) -> Result<Bytes, YamlError> {
 
 /// Writes JSON text as YAML; text that is no JSON stays as it is.
 pub fn from_json(json: &[u8]) -> Bytes {
-    let text = serde_json::from_slice::<Value>(json)
+    let text = json_text::parse(json)
         .ok()
         .and_then(|value| serde_saphyr::to_string(&value).ok());
     text.map_or_else(|| Bytes::copy_from_slice(json), Bytes::from)

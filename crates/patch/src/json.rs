@@ -4,6 +4,7 @@ use json_patch::PatchOperation;
 use json_patch::jsonptr::Pointer;
 use serde_json::Value;
 
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::status::Status;
 use yurt_codec::decoded;
 
@@ -27,8 +28,8 @@ const MAX_DEPTH: usize = 512;
 /// 400 if the bytes are no patch. 413 if it has too many operations or they move too many elements of lists. 422 if an
 /// operation or test fails.
 pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status> {
-    let operations: Vec<serde_json::Map<String, Value>> =
-        serde_json::from_slice(patch).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    let operations = json_text::parse_objects(patch)
+        .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
     if operations.len() > MAX_OPERATIONS {
         let count = operations.len();
         return Err(Status::too_large(&format!(

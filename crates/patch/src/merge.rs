@@ -1,7 +1,7 @@
 //! Merge patches (RFC 7396).
 
 use serde_json::Value;
-use yurt_apimachinery::Status;
+use yurt_apimachinery::{Status, json_text};
 
 /// Applies a merge patch (RFC 7396): null deletes, arrays are replaced.
 ///
@@ -12,8 +12,8 @@ pub fn apply_merge_patch(document: &mut Value, patch: &[u8]) -> Result<(), Statu
     if patch.trim_ascii() == b"null" {
         return Err(Status::bad_request("Invalid JSON Patch"));
     }
-    let patch: serde_json::Map<String, Value> =
-        serde_json::from_slice(patch).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    let patch = json_text::parse_object(patch)
+        .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
     json_patch::merge(document, &Value::Object(patch));
     Ok(())
 }

@@ -19,6 +19,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::status::Status;
 use yurt_apimachinery::text::{go_quote, go_value};
 use yurt_codec::schema::{Field, Message};
@@ -84,7 +85,7 @@ pub fn apply_strategic_merge_patch(
 ///
 /// 400 with Go's words when the bytes are no JSON object.
 pub fn read_strategic_merge_patch(patch: &[u8]) -> Result<serde_json::Map<String, Value>, Status> {
-    let value: Value = serde_json::from_slice(patch).map_err(|error| {
+    let value = json_text::parse(patch).map_err(|error| {
         Status::bad_request(if error.is_eof() {
             "unexpected end of JSON input".to_owned()
         } else {

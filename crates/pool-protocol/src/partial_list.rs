@@ -17,9 +17,9 @@ mod page_size;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::json;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion, json_text};
 
 pub use page_size::PageSize;
 
@@ -285,7 +285,7 @@ impl PartialList {
     /// Restores a draft from the results of [`Self::about`] and [`Self::take_unsaved`]; `None` if they cannot be read.
     #[must_use]
     pub fn restore(about: &[u8], rows: Vec<(String, Bytes)>, kind: &ResourceKind) -> Option<Self> {
-        let about: Value = serde_json::from_slice(about).ok()?;
+        let about = json_text::parse(about).ok()?;
         let version = |name: &str| ResourceVersion::parse(about[name].as_str()?).ok();
         let mut draft = Self {
             generation: about["generation"].as_u64(),

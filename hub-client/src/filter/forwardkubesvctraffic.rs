@@ -6,7 +6,7 @@
 //! Hides nothing: a slice that cannot be read is kept. So is everything while the hub listens on a loopback address,
 //! which Pods cannot reach.
 
-use yurt_apimachinery::object::wire::quote;
+use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{Object, ResourceKind};
 
 use super::json::{self, Json};

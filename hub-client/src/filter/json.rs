@@ -5,8 +5,8 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use yurt_apimachinery::object::wire::quote;
-use yurt_apimachinery::object::wire::scan::{skip_blank, skip_value};
+use yurt_apimachinery::json_text::quote;
+use yurt_apimachinery::json_text::scan::{skip_blank, skip_value};
 use yurt_apimachinery::{Object, ResourceKind};
 
 use super::Verdict;

@@ -5,7 +5,7 @@
 //!
 //! Hides nothing: a Service without a spec is kept.
 
-use yurt_apimachinery::object::wire::quote;
+use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{Object, ResourceKind};
 
 use super::json::{self, Edit, Json};

@@ -6,7 +6,7 @@
 //!
 //! Hides nothing: a Pod that cannot be read is kept.
 
-use yurt_apimachinery::object::wire::quote;
+use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{Object, ResourceKind};
 
 use super::json::{self, Edit, Json};

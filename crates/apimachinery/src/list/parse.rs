@@ -118,5 +118,5 @@ impl RawMeta {
 }
 
 fn has_items_member(body: &Bytes) -> bool {
-    crate::object::wire::member(body, "items").is_some()
+    crate::json_text::member(body, "items").is_some()
 }

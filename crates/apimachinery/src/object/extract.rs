@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::wire;
+use crate::json_text;
 use crate::kind::SelectableField;
 use crate::mapping::Mapping;
 use crate::selector::Labels;
@@ -188,7 +188,7 @@ impl<'de> Deserialize<'de> for LabelPairs {
 
 /// One annotation of an object's bytes.
 pub(super) fn annotation(bytes: &Bytes, key: &str) -> Option<String> {
-    let annotations = wire::member(&wire::metadata(bytes)?, "annotations")?;
+    let annotations = json_text::member(&json_text::member(bytes, "metadata")?, "annotations")?;
     serde_json::Deserializer::from_slice(&annotations)
         .deserialize_map(AnnotationVisitor { key })
         .ok()?

@@ -229,7 +229,7 @@ proptest! {
         ]),
         member in proptest::sample::select(vec!["spec", "x", "kind", "apiVersion", "status"]),
     ) {
-        let name = wire::quote(&name);
+        let name = crate::json_text::quote(&name);
         let text = format!("{{\"metadata\":{{\"namespace\":\"n\",\"name\":{name}}},\"{member}\":{rest}}}");
         if let Ok(object) = parse(&text, "pods") {
             let value = object.to_value();

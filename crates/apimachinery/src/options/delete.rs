@@ -144,7 +144,7 @@ fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
     }
     nesting::check(body).map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))?;
     // Of a duplicate member the last one counts.
-    let once = serde_json::from_slice::<serde_json::Value>(body).map(|value| value.to_string());
+    let once = crate::json_text::parse(body).map(|value| value.to_string());
     let body = once.as_ref().map_or(body, |text| text.as_bytes());
     let raw: RawDeleteOptions = crate::mapping::from_slice(body).map_err(|error| {
         not_a_number(body).unwrap_or_else(|| format!("couldn't get version/kind; json parse error: {error}"))
@@ -157,7 +157,7 @@ fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
 
 /// The most common mistake: a period in quotes.
 fn not_a_number(body: &[u8]) -> Option<String> {
-    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let body = crate::json_text::parse(body).ok()?;
     let found = match body.get("gracePeriodSeconds")? {
         serde_json::Value::String(_) => "string",
         serde_json::Value::Bool(_) => "bool",

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::object::wire::quote;
+use crate::json_text::quote;
 use crate::resource_version::ResourceVersion;
 
 fn decode(parts: &[&[u8]]) -> Vec<RawEvent> {

@@ -6,7 +6,7 @@ use super::{Format, MEDIA_TYPES};
 use crate::decoded;
 use crate::protobuf::{self, Envelope, TranscodeError};
 use crate::yaml;
-use yurt_apimachinery::object::wire::quote;
+use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::status::Status;
 use yurt_apimachinery::text::go_quote;
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::TranscodeError;
-use yurt_apimachinery::object::wire::scan::{skip_blank, skip_value};
+use yurt_apimachinery::json_text::scan::{skip_blank, skip_value};
 
 /// Walks JSON once. The text is expected to be checked JSON; on anything else it fails, it never panics.
 pub(super) struct Cursor<'a> {

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::wire::{Fields, Raw, take_varint};
 use super::{MAX_DEPTH, MAX_JSON, TranscodeError};
 use crate::schema::{Field, FieldType, Message};
-use yurt_apimachinery::object::is_decodable;
+use yurt_apimachinery::json_text::is_decodable;
 use yurt_apimachinery::time::{MicroTime, Time};
 
 /// Writes a message as one JSON object, without apiVersion and kind. Unknown fields are dropped.
@@ -400,7 +400,7 @@ impl Decoder {
         } else {
             let text = String::from_utf8_lossy(bytes);
             self.out
-                .extend_from_slice(yurt_apimachinery::object::wire::quote(&text).as_bytes());
+                .extend_from_slice(yurt_apimachinery::json_text::quote(&text).as_bytes());
         }
     }
 }

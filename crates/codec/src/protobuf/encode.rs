@@ -7,6 +7,7 @@ use super::cursor::{Cursor, string};
 use super::wire::{begin, end, put_field, put_number};
 use super::{MAX_DEPTH, TranscodeError};
 use crate::schema::{Field, FieldType, Message};
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::time::{MicroTime, Time};
 
 /// A message encoded from an object.
@@ -32,7 +33,7 @@ pub fn encode(message: Message, json: &[u8]) -> Result<Encoded, TranscodeError> 
         return Ok(encoder.finish());
     }
     // A member that occurs twice replaces the first; in protobuf it would be added to it.
-    let value: serde_json::Value = serde_json::from_slice(json).map_err(|_| TranscodeError::NotJson)?;
+    let value = json_text::parse(json).map_err(|_| TranscodeError::NotJson)?;
     Encoder::run(message, value.to_string().as_bytes()).map(Encoder::finish)
 }
 

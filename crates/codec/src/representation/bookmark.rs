@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use yurt_apimachinery::ResourceVersion;
-use yurt_apimachinery::object::wire::quote;
+use yurt_apimachinery::json_text::quote;
 
 /// The beginning of an object, up to its type.
 pub(super) fn head(kind: &str, api_version: &str) -> String {

@@ -9,9 +9,9 @@ use crate::table::Printer;
 use crate::{partial, protobuf, yaml};
 use bytes::Bytes;
 use yurt_apimachinery::Object;
+use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::kind::ResourceKind;
 use yurt_apimachinery::list::{ListMeta, PARTIAL_LIST_KIND};
-use yurt_apimachinery::object::wire::quote;
 use yurt_apimachinery::time::Time;
 
 /// The pieces of a list, produced on demand. Pieces of plain JSON are the stored bytes themselves.

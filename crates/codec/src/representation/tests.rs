@@ -1,6 +1,6 @@
 //! Bodies, lists and frames in every format.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::negotiation::{MetaVersion, TableOptions};

@@ -8,7 +8,7 @@ use super::fields::fields_of;
 use super::set::FieldSet;
 use super::types::Type;
 use super::validate::validate;
-use yurt_apimachinery::meta;
+use yurt_apimachinery::{json_text, meta};
 
 /// The only manager this applies to.
 pub(super) const MANAGER: &str = "kubectl";
@@ -18,7 +18,7 @@ const ANNOTATIONS_MAX: usize = 256 << 10;
 
 /// The fields of the last applied configuration that still have its values.
 pub(super) fn unchanged(ty: Type<'_>, version: &str, live: &Value) -> FieldSet {
-    let last = annotation(live).and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let last = annotation(live).and_then(|text| json_text::parse(text.as_bytes()).ok());
     let last = last.filter(|last| last.get("apiVersion").and_then(Value::as_str) == Some(version));
     let Some(last) = last.filter(|last| validate(ty, last, false).is_ok()) else {
         return FieldSet::default();

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::text::go_quote;
 
 /// A step. The order is that of structured-merge-diff: it determines the order of FieldsV1 and of conflicts.
@@ -87,9 +88,9 @@ impl PathElement {
         let json = |error: serde_json::Error| bad(&error.to_string());
         Ok(Some(match sort {
             "f" => Self::Field(rest.to_owned()),
-            "v" => Self::Value(serde_json::from_str(rest).map_err(json)?),
+            "v" => Self::Value(json_text::parse(rest.as_bytes()).map_err(json)?),
             "k" => {
-                let keys: Map<String, Value> = serde_json::from_str(rest).map_err(json)?;
+                let keys = json_text::parse_object(rest.as_bytes()).map_err(json)?;
                 let mut keys: Vec<_> = keys.into_iter().collect();
                 keys.sort_by(|(a, _), (b, _)| a.cmp(b));
                 Self::Key(keys)

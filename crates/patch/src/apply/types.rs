@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::path::PathElement;
 use yurt_apiextensions::structural::{Additional, Node, Structural};
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::kind::ResourceKind;
 use yurt_codec::schema::{self, ApplyRule, Field, FieldType, Message};
 
@@ -157,7 +158,7 @@ impl<'a> Type<'a> {
     pub(super) fn item(self, item: &Value) -> Result<PathElement, String> {
         let keys: Vec<(&str, Option<Value>)> = match self.0 {
             Repr::Field(field) => {
-                let parsed = |default: Option<&str>| serde_json::from_str(default?).ok();
+                let parsed = |default: Option<&str>| json_text::parse(default?.as_bytes()).ok();
                 field
                     .apply_keys()
                     .map(|(key, default)| (key, parsed(default)))

@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use serde_json::Value;
 use yurt_apimachinery::kind::NameRule;
 use yurt_apimachinery::object::TypeMeta;
-use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, json_text};
 use yurt_collection::{Collection, Recovered};
 
 use super::{Cacher, Collections};
@@ -84,7 +83,7 @@ fn in_version(value: &Bytes, kind: &ResourceKind) -> Result<Bytes, serde_json::E
     if TypeMeta::peek(value)?.api_version == version {
         return Ok(value.clone());
     }
-    let mut object: Value = serde_json::from_slice(value)?;
+    let mut object = json_text::parse(value)?;
     if let Some(members) = object.as_object_mut() {
         members.insert("apiVersion".to_owned(), version.into());
     }

@@ -3,26 +3,26 @@
 use std::ops::Range;
 
 /// One member of an object.
-pub(super) struct Member {
+pub(crate) struct Member {
     /// The name with its quotes.
-    pub(super) name: Range<usize>,
-    pub(super) value: Range<usize>,
+    pub(crate) name: Range<usize>,
+    pub(crate) value: Range<usize>,
 }
 
 /// Walks the members of one object.
-pub(super) struct Members<'a> {
+pub(crate) struct Members<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 /// The members of the object that starts at or after `at`; `None` if there is no object.
-pub(super) fn members(bytes: &[u8], at: usize) -> Option<Members<'_>> {
+pub(crate) fn members(bytes: &[u8], at: usize) -> Option<Members<'_>> {
     let at = skip_blank(bytes, at);
     (bytes.get(at) == Some(&b'{')).then(|| Members { bytes, at: at + 1 })
 }
 
 /// The last member of that name, which is the one that counts; outer `None` if there is no object.
-pub(super) fn last_member(bytes: &[u8], at: usize, name: &str) -> Option<Option<Member>> {
+pub(crate) fn last_member(bytes: &[u8], at: usize, name: &str) -> Option<Option<Member>> {
     Some(
         members(bytes, at)?
             .filter(|member| is_named(bytes, member, name))

@@ -43,7 +43,7 @@ pub fn is_decodable(text: &str) -> bool {
 }
 
 /// True if a value is nested no deeper than can be decoded. The other conditions hold for every value.
-pub(super) fn is_shallow(value: &Value) -> bool {
+pub(crate) fn is_shallow(value: &Value) -> bool {
     fn fits(value: &Value, levels: usize) -> bool {
         match value {
             Value::Array(items) => levels > 0 && items.iter().all(|item| fits(item, levels - 1)),

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::json_text::{member, single_line};
 
 const RV: ResourceVersion = ResourceVersion(77);
 
@@ -61,8 +62,8 @@ fn what_has_no_metadata_is_refused() {
 #[test]
 fn metadata_is_cut_out_as_it_is() {
     let bytes = Bytes::from_static(br#"{"a":[{"metadata":1}],"metadata": {"z" : "}" , "b":[1]} ,"c":1}"#);
-    assert_eq!(metadata(&bytes).unwrap(), r#"{"z" : "}" , "b":[1]}"#);
-    assert_eq!(metadata(&Bytes::from_static(b"{}")), None);
+    assert_eq!(member(&bytes, "metadata").unwrap(), r#"{"z" : "}" , "b":[1]}"#);
+    assert_eq!(member(&Bytes::from_static(b"{}"), "metadata"), None);
 }
 
 #[test]
@@ -143,7 +144,7 @@ proptest! {
         if let Some(at) = metadata_at(&bytes) {
             let _ = set_resource_version(&bytes, at, RV);
         }
-        let _ = metadata(&bytes.clone().into());
+        let _ = member(&bytes.clone().into(), "metadata");
         let _ = single_line(bytes.into());
     }
 }
