@@ -14,6 +14,7 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode, Uri};
 use yurt_apimachinery::Status;
 use yurt_runtime::TaskGroup;
+use yurt_runtime::http::client::lane::Lane;
 use yurt_runtime::http::client::{ClientError, HttpClient, LifeSigns, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingClientTls, TlsError};
@@ -25,6 +26,11 @@ use token::{RotatedToken, TokenWatch};
 
 /// Maximum time to connect, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum bytes of one forwarded stream of the node's components in flight: 2.5 MB/s at a round trip of 100 ms.
+const NODE_WINDOW: u32 = 256 * 1024;
+/// The same for a bearer of a token: the hub holds that much for each stream whose reader stalls.
+const TOKEN_WINDOW: u32 = 64 * 1024;
 
 /// Returns the delay that a server requests (`Retry-After`, RFC 9110 10.2.3), if it is in seconds.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
@@ -96,10 +102,10 @@ impl UpstreamError {
 /// Clients of one cloud apiserver.
 #[derive(Clone, Debug)]
 pub struct CloudServer {
-    /// Node identity, HTTP/1.1: forwarded requests of this node's components, upgrades included.
-    pub node: HttpClient,
-    /// No identity, HTTP/1.1: forwarded requests with a bearer token, over which a client certificate would take precedence.
-    pub token: HttpClient,
+    /// Node identity: forwarded requests of this node's components.
+    pub node: Forwarding,
+    /// No identity: forwarded requests with a bearer token, over which a client certificate would take precedence.
+    pub token: Forwarding,
     /// Node identity, HTTP/2: streams of the replicas.
     pub streams: HttpClient,
     /// No identity, HTTP/2: streams of replicas that a caller's token may read.
@@ -114,6 +120,17 @@ pub struct CloudServer {
     pub signs: LifeSigns,
     /// Judgement of the probes.
     pub availability: Arc<Availability>,
+}
+
+/// Connections for forwarded requests of one identity. Requests never wait behind watches.
+#[derive(Clone, Debug)]
+pub struct Forwarding {
+    /// Requests with an answer that ends.
+    pub calls: Lane,
+    /// Watches, logs, and what the proxy subresource streams.
+    pub streams: Lane,
+    /// HTTP/1.1: upgrades, and reviews of a bearer's rights.
+    pub single: HttpClient,
 }
 
 /// All cloud apiservers, and the one in use.
@@ -163,9 +180,15 @@ impl Cloud {
     pub(crate) fn for_test(url: &str) -> Self {
         let uri: Uri = url.parse().expect("a URL");
         let client = HttpClient::new(uri, None, Protocol::Http1, CONNECT_TIMEOUT).expect("a client without TLS");
+        let lane = || Lane::new(client.clone(), NODE_WINDOW, TaskGroup::new());
+        let forwarding = Forwarding {
+            calls: lane(),
+            streams: lane(),
+            single: client.clone(),
+        };
         let server = CloudServer {
-            node: client.clone(),
-            token: client.clone(),
+            node: forwarding.clone(),
+            token: forwarding,
             streams: client.clone(),
             knocks: client.clone(),
             token_streams: client.clone(),
@@ -270,11 +293,19 @@ impl Cloud {
 impl CloudServer {
     /// Makes new requests use new connections.
     pub(crate) fn reconnect(&self) {
-        let clients = [&self.node, &self.token, &self.streams, &self.beats, &self.knocks];
+        let clients = [
+            &self.streams,
+            &self.beats,
+            &self.knocks,
+            &self.node.single,
+            &self.token.single,
+        ];
         clients
             .into_iter()
             .chain(&self.delegate)
             .for_each(HttpClient::reconnect);
+        let lanes = [&self.node, &self.token].map(|forwarding| [&forwarding.calls, &forwarding.streams]);
+        lanes.into_iter().flatten().for_each(Lane::retire);
     }
 }
 
@@ -313,8 +344,8 @@ impl Upstreams {
             let signs = LifeSigns::default();
             Ok(CloudServer {
                 delegate: delegate.transpose()?,
-                node: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
-                token: anonymous.noting(uri, Protocol::Http1, signs.clone(), false)?,
+                node: node.forwarding(uri, &signs, NODE_WINDOW, tasks)?,
+                token: anonymous.forwarding(uri, &signs, TOKEN_WINDOW, tasks)?,
                 streams: node.noting(uri, Protocol::Http2, signs.clone(), false)?,
                 token_streams: anonymous.noting(uri, Protocol::Http2, signs.clone(), false)?,
                 beats: node.noting(uri, Protocol::Http2, signs.clone(), true)?,
@@ -407,6 +438,7 @@ struct Identity {
     reloading: ReloadingClientTls,
     tls: rustls::ClientConfig,
     clients: Vec<HttpClient>,
+    lanes: Vec<Lane>,
     token: Option<TokenWatch>,
 }
 
@@ -419,6 +451,7 @@ impl Identity {
             reloading,
             tls,
             clients: Vec::new(),
+            lanes: Vec::new(),
             token: None,
         })
     }
@@ -443,6 +476,25 @@ impl Identity {
         self.add("server-addr", client)
     }
 
+    /// Connections for forwarded requests to a cloud server.
+    fn forwarding(
+        &mut self,
+        uri: &Uri,
+        signs: &LifeSigns,
+        window: u32,
+        tasks: &TaskGroup,
+    ) -> Result<Forwarding, UpstreamError> {
+        let mut lane = || {
+            let client = self.noting(uri, Protocol::Http2, signs.clone(), false)?;
+            let lane = Lane::new(client, window, tasks.clone());
+            self.lanes.push(lane.clone());
+            Ok::<_, UpstreamError>(lane)
+        };
+        let (calls, streams) = (lane()?, lane()?);
+        let single = self.noting(uri, Protocol::Http1, signs.clone(), false)?;
+        Ok(Forwarding { calls, streams, single })
+    }
+
     fn add(
         &mut self,
         flag: &'static str,
@@ -459,6 +511,8 @@ impl Identity {
         let token = self.token.map(|token| token.start(tasks, self.clients.clone()));
         self.reloading.watch(tasks, move |tls| {
             self.clients.iter().for_each(|client| client.set_tls(tls.clone()));
+            // Only now: a connection that is opened from here on has the new configuration.
+            self.lanes.iter().for_each(Lane::retire);
         });
         token
     }

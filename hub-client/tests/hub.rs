@@ -22,6 +22,7 @@ mod hub {
     mod held_ports;
     mod hostile_requests;
     mod joining;
+    mod lanes;
     mod limits;
     mod membership;
     mod modes;
@@ -48,4 +49,5 @@ mod hub {
     mod upgrades;
     mod verifying;
     mod warning;
+    mod wire;
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::header::{CONNECTION, HOST, HeaderName, UPGRADE};
+use http::header::{CONNECTION, HOST, HeaderName, TE, TRAILER, UPGRADE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::BodyStream;
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, BodyStream};
+use hyper::body::{Body as _, Frame};
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -22,13 +23,15 @@ use super::caller::{Caller, Credential};
 use super::screen;
 use crate::health::CloudReach;
 use crate::upstream::hop_by_hop::strip;
-use crate::upstream::{Cloud, CloudServer};
+use crate::upstream::{Cloud, CloudServer, Forwarding};
 
 /// Size of the copy buffer of each direction of an upgraded connection, bytes.
 const COPY_BUFFER: usize = 16 * 1024;
 
 /// Maximum wait for the first judgement about the cloud, after the hub's start.
 const JUDGED_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum number of attempts to send a request.
+const ATTEMPTS: usize = 3;
 
 /// Sender of requests to the cloud.
 pub struct PassThrough {
@@ -62,51 +65,106 @@ impl PassThrough {
                 "a client certificate cannot be passed on to the cloud: use a bearer token",
             ));
         }
-        let server = self.server().await?;
-        let client = match &caller.credential {
-            Credential::Node => &server.node,
-            _ => &server.token,
-        };
-        let upgrade = request.headers().get(UPGRADE).cloned();
-        let is_repeatable = request.method().is_idempotent();
-        let (mut downstream, request) = split(request, upgrade.as_ref());
-        let lost = server.availability.lost();
-        let sent = lost.run_until_cancelled(client.send(request)).await;
-        let mut response = match sent {
-            Some(Ok(response)) => response,
-            Some(Err(error)) => return Err(self.unreachable(&error, is_repeatable)),
-            None => return Err(silent(is_repeatable)),
-        };
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            if upgrade.is_none() {
-                return Err(Status::internal("the cloud switched protocols without a request"));
-            }
-            let upstream = hyper::upgrade::on(&mut response);
-            if let Some(downstream) = downstream.take() {
-                let lost = lost.clone();
-                self.tasks.spawn_isolated("upgraded", async move {
-                    lost.run_until_cancelled(tunnel(downstream, upstream)).await;
-                });
+        let places = self.candidates().await?;
+        if let Some(upgrade) = request.headers().get(UPGRADE).cloned() {
+            return self.upgrade(&places, request, &upgrade, caller).await;
+        }
+        let is_stream = is_stream(info);
+        let te = accepts_trailers(request.headers()).then(|| HeaderValue::from_static("trailers"));
+        let (head, body) = request.into_parts();
+        let mut outgoing = Outgoing::new(forwardable(head), body);
+        te.map(|te| outgoing.head.headers.insert(TE, te));
+        let (mut failed, mut attempt) = (None, 0);
+        while let Some(place) = next_place(&places, attempt) {
+            let server = self.cloud.at(place);
+            let forwarding = forwarding(server, caller);
+            let lane = if is_stream {
+                &forwarding.streams
+            } else {
+                &forwarding.calls
+            };
+            attempt += 1;
+            let lost = server.availability.lost();
+            let slot = match lost.run_until_cancelled(lane.slot()).await {
+                Some(Ok(slot)) => slot,
+                Some(Err(error)) => {
+                    failed = Some(self.unreachable(&error, true));
+                    if places.len() == 1 {
+                        break;
+                    }
+                    continue;
+                }
+                None => {
+                    failed = Some(silent(true));
+                    continue;
+                }
+            };
+            let Some(request) = outgoing.take() else { break };
+            match lost.run_until_cancelled(slot.send(request)).await {
+                Some(Ok(response)) => return Ok(answer(response, info.verb == Verb::Watch, lost)),
+                Some(Err(error)) => {
+                    let may_repeat = error.is_unprocessed || outgoing.is_idempotent();
+                    failed = Some(self.unreachable(&error.error, may_repeat));
+                    if !(error.is_unprocessed || outgoing.is_safe()) {
+                        break;
+                    }
+                }
+                None => {
+                    failed = Some(silent(outgoing.is_idempotent()));
+                    if !outgoing.is_safe() {
+                        break;
+                    }
+                }
             }
         }
-        Ok(answer(response, info.verb == Verb::Watch, lost))
+        Err(failed.unwrap_or_else(away))
     }
 
-    /// Returns a server that may answer. Waits for the first judgement if there is none yet.
-    async fn server(&self) -> Result<&CloudServer, Status> {
+    /// Sends a request that asks for an upgrade, over a connection of its own.
+    async fn upgrade(
+        &self,
+        places: &[usize],
+        mut request: Request<Body>,
+        upgrade: &HeaderValue,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        let Some(server) = places.first().map(|place| self.cloud.at(*place)) else {
+            return Err(away());
+        };
+        let downstream = hyper::upgrade::on(&mut request);
+        let (head, body) = request.into_parts();
+        let mut head = forwardable(head);
+        head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        head.headers.insert(UPGRADE, upgrade.clone());
+        let client = &forwarding(server, caller).single;
+        let lost = server.availability.lost();
+        let sent = lost
+            .run_until_cancelled(client.send(Request::from_parts(head, body)))
+            .await;
+        let mut response = match sent {
+            Some(Ok(response)) => response,
+            Some(Err(error)) => return Err(self.unreachable(&error, error.never_sent())),
+            None => return Err(silent(false)),
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let (upstream, lost) = (hyper::upgrade::on(&mut response), lost.clone());
+            self.tasks.spawn_isolated("upgraded", async move {
+                lost.run_until_cancelled(tunnel(downstream, upstream)).await;
+            });
+        }
+        Ok(answer(response.map(pass), false, lost))
+    }
+
+    /// Returns the servers to try, in order. Waits for the first judgement if there is none yet.
+    async fn candidates(&self) -> Result<Vec<usize>, Status> {
         if self.reach.borrow().failed_probes.is_none() {
             let mut reach = self.reach.clone();
             let judged = reach.wait_for(|reach| reach.failed_probes.is_some());
             // Without one the request tries for itself.
             let _ = tokio::time::timeout(JUDGED_WITHIN, judged).await;
         }
-        match self.cloud.candidates().first() {
-            Some(place) => Ok(self.cloud.at(*place)),
-            None => Err(Status::service_unavailable(
-                "the cloud is unreachable: none of its servers answers",
-                1,
-            )),
-        }
+        let places = self.cloud.candidates();
+        if places.is_empty() { Err(away()) } else { Ok(places) }
     }
 
     fn unreachable(&self, error: &ClientError, is_repeatable: bool) -> Status {
@@ -117,6 +175,11 @@ impl PassThrough {
         }
         not_repeatable(&error.to_string())
     }
+}
+
+/// Answer while no server answers.
+fn away() -> Status {
+    Status::service_unavailable("the cloud is unreachable: none of its servers answers", 1)
 }
 
 /// Answer to a request whose server fell silent.
@@ -134,19 +197,81 @@ fn not_repeatable(why: &str) -> Status {
     Status::failure(504, reason::TIMEOUT, message)
 }
 
-/// Splits off the request to send, and the handle of its own upgrade if it requests one.
-fn split(
-    mut request: Request<Body>,
-    upgrade: Option<&HeaderValue>,
-) -> (Option<hyper::upgrade::OnUpgrade>, Request<Body>) {
-    let downstream = upgrade.map(|_| hyper::upgrade::on(&mut request));
-    let (head, body) = request.into_parts();
-    let mut head = forwardable(head);
-    if let Some(upgrade) = upgrade {
-        head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        head.headers.insert(UPGRADE, upgrade.clone());
+/// Request that can be sent again while its body was empty.
+struct Outgoing {
+    head: Parts,
+    /// `None` once it was sent.
+    body: Option<Body>,
+    is_empty: bool,
+}
+
+// === impl Outgoing ===
+
+impl Outgoing {
+    fn new(head: Parts, body: Body) -> Self {
+        Self {
+            is_empty: body.is_end_stream(),
+            body: Some(body),
+            head,
+        }
     }
-    (downstream, Request::from_parts(head, body))
+
+    /// Returns the request to send; `None` if its body has been sent before.
+    fn take(&mut self) -> Option<Request<Body>> {
+        let body = match self.is_empty {
+            true => empty(),
+            false => without_trailers(self.body.take()?),
+        };
+        Some(Request::from_parts(self.head.clone(), body))
+    }
+
+    /// True if the hub may repeat the request although the cloud may have acted on it.
+    fn is_safe(&self) -> bool {
+        self.is_empty && self.head.method.is_safe()
+    }
+
+    /// True if its sender may.
+    fn is_idempotent(&self) -> bool {
+        self.head.method.is_idempotent()
+    }
+}
+
+/// Returns the server of an attempt: each candidate once, and a single one twice.
+fn next_place(places: &[usize], attempt: usize) -> Option<usize> {
+    let attempts = places.len().clamp(2, ATTEMPTS);
+    (attempt < attempts).then(|| places[attempt % places.len()])
+}
+
+/// Connections for the caller's identity.
+fn forwarding<'a>(server: &'a CloudServer, caller: &Caller) -> &'a Forwarding {
+    match &caller.credential {
+        Credential::Node => &server.node,
+        _ => &server.token,
+    }
+}
+
+/// True for a request whose answer may be endless.
+fn is_stream(info: &RequestInfo) -> bool {
+    let is_streamed = |name: &str| matches!(name, "log" | "proxy");
+    matches!(info.verb, Verb::Watch | Verb::Proxy) || info.subresource.as_deref().is_some_and(is_streamed)
+}
+
+/// True if the client reads trailers.
+fn accepts_trailers(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(TE).iter().filter_map(|value| value.to_str().ok());
+    values
+        .flat_map(|value| value.split(','))
+        .any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
+}
+
+/// The same body without trailers, which could hold headers that select another user.
+fn without_trailers(body: Body) -> Body {
+    let data = body.map_frame(|frame| {
+        frame
+            .into_data()
+            .map_or_else(|_| Frame::data(Bytes::new()), Frame::data)
+    });
+    pass(data)
 }
 
 /// Removes the headers of the client's connection, and those that only a front proxy may send.
@@ -167,18 +292,21 @@ pub fn forwardable(mut head: Parts) -> Parts {
     head
 }
 
-fn answer(response: Response<Incoming>, is_watch: bool, lost: CancellationToken) -> Response<Body> {
+fn answer(response: Response<Body>, is_watch: bool, lost: CancellationToken) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
     let upgrade = head.headers.get(UPGRADE).cloned();
+    let trailers: Vec<HeaderValue> = head.headers.get_all(TRAILER).iter().cloned().collect();
     strip(&mut head.headers);
+    // They are of the response, and not of its connection.
+    head.headers.extend(trailers.into_iter().map(|names| (TRAILER, names)));
     if switched {
         head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         upgrade.map(|upgrade| head.headers.insert(UPGRADE, upgrade));
         return Response::from_parts(head, empty());
     }
     if !is_watch || !head.status.is_success() {
-        return Response::from_parts(head, broken_by(pass(body), lost, "the cloud has fallen silent"));
+        return Response::from_parts(head, broken_by(body, lost, "the cloud has fallen silent"));
     }
     // A stream that breaks at the cloud ends cleanly at the client: it resumes its watch. After an HTTP/2 reset
     // client-go would relist.

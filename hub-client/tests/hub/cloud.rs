@@ -313,11 +313,17 @@ impl Shared {
         shutdown: tokio_util::sync::CancellationToken,
     ) -> Response<Body> {
         let path = request.uri().path().to_owned();
+        let mut headers = request.headers().clone();
+        if let Some(authority) = request.uri().authority() {
+            // HTTP/2 has it in place of the header.
+            let host = authority.as_str().parse().unwrap();
+            headers.entry(http::header::HOST).or_insert(host);
+        }
         self.seen.lock().push(Seen {
             method: request.method().clone(),
             path: path.clone(),
             query: request.uri().query().map(str::to_owned),
-            headers: request.headers().clone(),
+            headers,
             user: peer.identity.as_ref().map(|identity| identity.common_name.clone()),
             peer: peer.addr,
             at: peer.local_addr,

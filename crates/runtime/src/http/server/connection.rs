@@ -29,6 +29,7 @@ use yurt_apimachinery::Status;
 use super::door::Guest;
 use super::frames::Metered;
 use super::holds::Record;
+use super::host;
 use super::offenders::Offence;
 use super::places::Place;
 use super::write_coalescer::WriteCoalescer;
@@ -301,9 +302,9 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     client.any_request.store(true, Ordering::Relaxed);
     let is_http2 = request.version() == Version::HTTP_2;
-    let mut response = match &client.refusal {
-        Some(refusal) => {
-            let mut response = status_response(refusal);
+    let refusal = client.refusal.as_ref().map(status_response);
+    let mut response = match refusal.or_else(|| host::refusal(&request)) {
+        Some(mut response) => {
             response.extensions_mut().insert(CloseConnection);
             response
         }

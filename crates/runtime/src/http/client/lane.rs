@@ -1,0 +1,344 @@
+//! Lane: requests of one purpose to one server, as HTTP/2 streams over few connections.
+//!
+//! A connection takes [`STREAMS`] streams, or fewer if the server allows fewer; then the next one is opened. The window
+//! of a connection is that of all its streams together, so readers that stall delay nothing else. An idle connection is
+//! closed, and one that is to be replaced ends with its last stream.
+
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use http::{Request, Response, Version};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::TokioTimer;
+use parking_lot::Mutex;
+use tower_service::Service as _;
+
+use super::connector::Connector;
+use super::{ClientError, HttpClient, MAX_HEADER_BYTES, MAX_SEND_BUFFER, PING_INTERVAL};
+use crate::http::{Body, BoxError, pass};
+use crate::tasks::TaskGroup;
+
+/// Maximum number of streams of one connection. Go's servers allow 100 or 250.
+pub const STREAMS: usize = 80;
+/// Time after which an unanswered ping ends a connection. Long, because lost packets are repeated after several seconds.
+const LANE_PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// A connection without a stream for this time, or twice this time, is closed.
+const IDLE: Duration = Duration::from_secs(45);
+
+/// Requests of one purpose to one server. Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct Lane {
+    shared: Arc<LaneShared>,
+}
+
+struct LaneShared {
+    client: HttpClient,
+    tasks: TaskGroup,
+    /// Maximum bytes of one stream in flight.
+    window: u32,
+    open: Mutex<Vec<Arc<Connection>>>,
+    dial: Mutex<Option<Dialing>>,
+    /// Number of calls of [`Lane::retire`].
+    retired: AtomicUsize,
+}
+
+type Dialing = Shared<BoxFuture<'static, Result<(), ClientError>>>;
+
+struct Connection {
+    sender: http2::SendRequest<Body>,
+    streams: Arc<AtomicUsize>,
+    /// Streams that the server allows.
+    allowed: Arc<AtomicUsize>,
+    /// False once there was no stream during a whole [`IDLE`].
+    is_used: AtomicBool,
+}
+
+/// Right to send one request over an open connection.
+pub struct Slot {
+    sender: http2::SendRequest<Body>,
+    stream: Stream,
+    server: HttpClient,
+}
+
+/// One stream in use.
+struct Stream(Arc<AtomicUsize>);
+
+/// Failure of a request on a [`Slot`].
+#[derive(Debug)]
+pub struct SendError {
+    /// Reason.
+    pub error: ClientError,
+    /// True if the server certainly did not act on the request.
+    pub is_unprocessed: bool,
+}
+
+/// Runs the parts of a connection as tasks of the lane's group.
+#[derive(Clone)]
+struct LaneExecutor(TaskGroup);
+
+/// Response body that holds its stream.
+struct Held {
+    body: Incoming,
+    _stream: Stream,
+}
+
+// === impl Lane ===
+
+impl Lane {
+    /// A lane to the server of `client`, with its TLS configuration at the time of each connection. A stream has at
+    /// most `window` bytes in flight. `tasks` own the connections.
+    #[must_use]
+    pub fn new(client: HttpClient, window: u32, tasks: TaskGroup) -> Self {
+        let shared = LaneShared {
+            client,
+            tasks,
+            window,
+            open: Mutex::default(),
+            dial: Mutex::default(),
+            retired: AtomicUsize::new(0),
+        };
+        Lane {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Makes new requests use new connections. The present ones end with their last stream.
+    pub fn retire(&self) {
+        let mut open = self.shared.open.lock();
+        self.shared.retired.fetch_add(1, Ordering::Relaxed);
+        open.clear();
+        drop(open);
+        *self.shared.dial.lock() = None;
+    }
+
+    /// Number of open connections that take new streams.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.open.lock().len()
+    }
+
+    /// Returns a slot of an open connection, or of a new one.
+    ///
+    /// # Errors
+    /// As connecting; no request was sent.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the connection to others.
+    pub async fn slot(&self) -> Result<Slot, ClientError> {
+        loop {
+            if let Some(slot) = self.free() {
+                return Ok(slot);
+            }
+            let dialing = self.dial();
+            let dialed = dialing.clone().await;
+            self.shared.dial.lock().take_if(|dial| dial.ptr_eq(&dialing));
+            dialed?;
+        }
+    }
+
+    fn free(&self) -> Option<Slot> {
+        let mut open = self.shared.open.lock();
+        open.retain(|connection| !connection.sender.is_closed());
+        let stream = open
+            .iter()
+            .find_map(|connection| Some((connection.stream()?, connection)));
+        stream.map(|(stream, connection)| {
+            connection.is_used.store(true, Ordering::Relaxed);
+            Slot {
+                sender: connection.sender.clone(),
+                stream,
+                server: self.shared.client.clone(),
+            }
+        })
+    }
+
+    /// Returns the handshake in progress, or begins one. It ends even if all who wait for it leave.
+    fn dial(&self) -> Dialing {
+        let mut dial = self.shared.dial.lock();
+        let begin = || {
+            let this = self.clone();
+            let dialing = self
+                .shared
+                .tasks
+                .detached("lane-dial", async move { this.connect().await });
+            let server = self.shared.client.server();
+            let dialing = async move {
+                let lost = |error: crate::tasks::TaskLost| ClientError::Connect {
+                    server,
+                    cause: error.to_string(),
+                };
+                dialing.await.map_err(lost)?
+            };
+            dialing.boxed().shared()
+        };
+        dial.get_or_insert_with(begin).clone()
+    }
+
+    async fn connect(&self) -> Result<(), ClientError> {
+        let (client, tasks) = (&self.shared.client, &self.shared.tasks);
+        let retired = self.shared.retired.load(Ordering::Relaxed);
+        let mut connector: Connector = client.connector();
+        let base = client.uri(&http::Uri::from_static("/"))?;
+        let fail = |error: &(dyn Error + 'static)| ClientError::of_request(client.server(), error);
+        let io = connector.call(base).await.map_err(|error| fail(&error))?;
+        let mut builder = http2::Builder::new(LaneExecutor(tasks.clone()));
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(self.shared.window)
+            .initial_connection_window_size(self.shared.window.saturating_mul(STREAMS as u32))
+            .max_send_buf_size(MAX_SEND_BUFFER)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(LANE_PING_TIMEOUT);
+        let (sender, connection) = builder.handshake(io).await.map_err(|error| fail(&error))?;
+        let allowed = Arc::new(AtomicUsize::new(STREAMS));
+        let entry = Arc::new(Connection {
+            sender,
+            streams: Arc::default(),
+            allowed: allowed.clone(),
+            is_used: AtomicBool::new(true),
+        });
+        let mut open = self.shared.open.lock();
+        if self.shared.retired.load(Ordering::Relaxed) == retired {
+            open.push(entry.clone());
+        }
+        drop(open);
+        let entry = Arc::downgrade(&entry);
+        let (this, token) = (Arc::downgrade(&self.shared), tasks.token());
+        tasks.spawn_isolated("lane-connection", async move {
+            let mut connection = connection;
+            let running = poll_fn(|cx| {
+                let polled = Pin::new(&mut connection).poll(cx);
+                allowed.store(connection.current_max_send_streams(), Ordering::Relaxed);
+                polled
+            });
+            let mut running = pin!(token.run_until_cancelled(running));
+            loop {
+                tokio::select! {
+                    _ = &mut running => break,
+                    () = tokio::time::sleep(IDLE) => {
+                        let (Some(lane), Some(entry)) = (this.upgrade(), entry.upgrade()) else { continue };
+                        if entry.is_idle() {
+                            lane.open.lock().retain(|open| !Arc::ptr_eq(open, &entry));
+                        }
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lane({:?})", self.shared.client)
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Takes a stream, if one is free.
+    fn stream(&self) -> Option<Stream> {
+        let max = self.allowed.load(Ordering::Relaxed).min(STREAMS);
+        let take = |taken| (taken < max).then_some(taken + 1);
+        let taken = self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
+        taken.ok().map(|_| Stream(self.streams.clone()))
+    }
+
+    /// True if no stream was taken since the last call.
+    fn is_idle(&self) -> bool {
+        let was_used = self.is_used.swap(false, Ordering::Relaxed);
+        !was_used && self.streams.load(Ordering::Acquire) == 0
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// Sends a request whose URI is a path and query, and returns when the response header has arrived.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future resets the stream; the server may or may not have acted on the request.
+    pub async fn send(mut self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+        *request.uri_mut() = self.server.uri(request.uri()).map_err(|error| SendError {
+            error,
+            is_unprocessed: true,
+        })?;
+        *request.version_mut() = Version::HTTP_2;
+        match self.sender.try_send_request(request).await {
+            Ok(response) => Ok(response.map(|body| {
+                pass(Held {
+                    body,
+                    _stream: self.stream,
+                })
+            })),
+            Err(mut failed) => {
+                let is_unprocessed = failed.take_message().is_some() || is_unprocessed(failed.error());
+                Err(SendError {
+                    error: ClientError::of_request(self.server.server(), failed.error()),
+                    is_unprocessed,
+                })
+            }
+        }
+    }
+}
+
+/// True if the server refused the stream, or announced that it will not process it (RFC 9113, 6.8 and 8.7).
+fn is_unprocessed(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    let cause = causes.find_map(|error| error.downcast_ref::<h2::Error>());
+    cause.is_some_and(|error| {
+        let is_graceful = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+        error.is_remote() && (is_graceful || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+    })
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for LaneExecutor {
+    fn execute(&self, part: F) {
+        let token = self.0.token();
+        self.0.spawn_isolated("lane-stream", async move {
+            token.run_until_cancelled(part).await;
+        });
+    }
+}
+
+impl HttpBody for Held {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Lanes against a server over plain HTTP/2 on loopback.
+
+use futures_util::StreamExt as _;
+use http::StatusCode;
+use http_body_util::BodyExt as _;
+use tokio::sync::{mpsc, watch};
+
+use super::*;
+use crate::http::client::Protocol;
+use crate::http::server::{CloseConnection, Limits, Server, Serving, handler};
+use crate::http::{empty, stream};
+
+/// Answers `/ends` with a whole answer, `/closes` as well but asks for the connection's end, and all others with a
+/// piece and an open stream until `end`.
+async fn serve(tasks: &TaskGroup, max_streams: u32, end: watch::Receiver<bool>) -> Serving {
+    let limits = Limits {
+        max_streams,
+        ..Limits::default()
+    };
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), "--test").await.unwrap();
+    let answer = handler(move |request: Request<Incoming>, _| {
+        let mut end = end.clone();
+        async move {
+            let mut response = Response::new(empty());
+            match request.uri().path() {
+                "/ends" => {}
+                "/closes" => drop(response.extensions_mut().insert(CloseConnection)),
+                _ => {
+                    let first = futures_util::stream::iter([Ok::<_, BoxError>(Bytes::from_static(b"one"))]);
+                    let last = futures_util::stream::once(async move {
+                        let _ = end.wait_for(|end| *end).await;
+                        Ok(Bytes::from_static(b"two"))
+                    });
+                    response = Response::new(stream(first.chain(last).boxed()));
+                }
+            }
+            response
+        }
+    });
+    server.with_limits(limits).serve(tasks, answer)
+}
+
+fn lane(serving: &Serving, tasks: &TaskGroup) -> Lane {
+    let base = format!("http://{}", serving.local_addr()).parse().unwrap();
+    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_secs(5)).unwrap();
+    Lane::new(client, 64 * 1024, tasks.clone())
+}
+
+async fn get(lane: &Lane, path: &str) -> Response<Body> {
+    let request = Request::get(path).body(empty()).unwrap();
+    let response = lane.slot().await.unwrap().send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    response
+}
+
+async fn piece(response: &mut Response<Body>) -> Bytes {
+    response.frame().await.unwrap().unwrap().into_data().unwrap()
+}
+
+#[tokio::test]
+async fn connection_takes_as_many_streams_as_it_may_and_gets_them_back() {
+    for (max_streams, of_both) in [(250, STREAMS), (10, 10)] {
+        let (tasks, (_end, ends)) = (TaskGroup::new(), watch::channel(false));
+        let serving = serve(&tasks, max_streams, ends).await;
+        let lane = lane(&serving, &tasks);
+        // The server's limit arrives before its first answer.
+        drop(get(&lane, "/ends").await);
+        let mut open = Vec::new();
+        for _ in 0..of_both {
+            open.push(get(&lane, "/open").await);
+        }
+        assert_eq!(lane.connections(), 1, "{max_streams}");
+        let more = get(&lane, "/open").await;
+        assert_eq!(lane.connections(), 2);
+        drop((open, more));
+        for _ in 0..of_both {
+            drop(get(&lane, "/ends").await);
+        }
+        assert_eq!(lane.connections(), 2);
+    }
+}
+
+#[tokio::test]
+async fn retired_connection_is_drained_and_not_cut() {
+    let (tasks, (end, ends)) = (TaskGroup::new(), watch::channel(false));
+    let serving = serve(&tasks, 250, ends).await;
+    let lane = lane(&serving, &tasks);
+    let mut before = get(&lane, "/open").await;
+    assert_eq!(piece(&mut before).await, "one");
+    lane.retire();
+    assert_eq!(lane.connections(), 0);
+    let mut after = get(&lane, "/open").await;
+    assert_eq!(
+        (piece(&mut after).await, lane.connections()),
+        (Bytes::from_static(b"one"), 1)
+    );
+    end.send_replace(true);
+    for response in [before, after] {
+        let rest = response.into_body().collect().await.expect("a clean end");
+        assert_eq!(rest.to_bytes(), "two");
+    }
+}
+
+/// The server asks for the end of the connection with every third answer, as Go's does after 401.
+#[tokio::test]
+async fn request_beside_a_connection_that_goes_away_is_answered_or_certainly_not_processed() {
+    let (tasks, (_end, ends)) = (TaskGroup::new(), watch::channel(false));
+    let serving = serve(&tasks, 250, ends).await;
+    let lane = lane(&serving, &tasks);
+    let (done, mut answered) = mpsc::channel(300);
+    for number in 0..300 {
+        let (lane, done) = (lane.clone(), done.clone());
+        tasks.spawn("request", async move {
+            let path = if number % 3 == 0 { "/closes" } else { "/ends" };
+            loop {
+                let request = Request::get(path).body(empty()).unwrap();
+                match lane.slot().await.unwrap().send(request).await {
+                    Ok(response) => break done.send(response.status()).await.unwrap(),
+                    Err(failed) => assert!(failed.is_unprocessed, "{failed:?}"),
+                }
+            }
+        });
+    }
+    for _ in 0..300 {
+        assert_eq!(answered.recv().await, Some(StatusCode::OK));
+    }
+}
+
+#[tokio::test]
+async fn all_who_wait_for_a_connection_share_one_failure() {
+    let tasks = TaskGroup::new();
+    let client = HttpClient::new(
+        "http://127.0.0.1:1".parse().unwrap(),
+        None,
+        Protocol::Http2,
+        Duration::from_secs(5),
+    );
+    let lane = Lane::new(client.unwrap(), 64 * 1024, tasks);
+    let all = futures_util::future::join_all((0..50).map(|_| lane.slot())).await;
+    let failed = all
+        .iter()
+        .filter(|slot| matches!(slot, Err(error) if error.never_sent()));
+    assert_eq!(failed.count(), 50);
+}

@@ -1,0 +1,237 @@
+//! Forwarded requests share few connections to the cloud and do not delay each other.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream as streams};
+use http::{Method, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use tokio::sync::watch;
+use yurt_runtime::http::server::CloseConnection;
+use yurt_runtime::http::{Body, empty, full, json as answer_json, stream};
+use yurt_test_support::{PATIENCE, eventually};
+
+use super::client::{piece, request};
+use super::cloud::Cloud;
+use super::harness::TestHub;
+use super::pool::NODE_LEASES;
+
+const ALL: &str = "/apis/coordination.k8s.io/v1/leases";
+/// Leases are never cached: their lists and watches go to the cloud.
+const WATCHED: &str = "/apis/coordination.k8s.io/v1/namespaces/shop/leases";
+const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+/// A kubelet watches each Secret of its pods on its own.
+const WATCHES: usize = 300;
+/// Bytes of a piece of a large body.
+const PIECE: usize = 64 * 1024;
+/// Pieces of a large body: 100 MiB.
+const PIECES: usize = 1600;
+
+/// Sends `one`, then what `rest` yields.
+fn beginning_with_one(rest: impl futures_util::Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
+    let first = streams::iter([Bytes::from_static(b"one\n")]);
+    Response::new(stream(first.chain(rest).map(Ok::<_, Infallible>)))
+}
+
+/// A body of [`PIECES`] pieces, and the number of those taken so far.
+fn large() -> (Body, Arc<AtomicUsize>) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counted = taken.clone();
+    let pieces = streams::iter(0..PIECES).map(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, Infallible>(Bytes::from_static(&[b'x'; PIECE]))
+    });
+    (stream(pieces), taken)
+}
+
+/// Waits until nothing more is taken, and returns how many bytes were.
+async fn stalled_at(taken: &AtomicUsize) -> usize {
+    let mut before = usize::MAX;
+    let pieces = eventually("the sender must stall", async || {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        let now = taken.load(Ordering::Relaxed);
+        (std::mem::replace(&mut before, now) == now).then_some(now)
+    })
+    .await;
+    pieces * PIECE
+}
+
+fn connections(cloud: &Cloud, path: &str) -> BTreeSet<SocketAddr> {
+    cloud.seen(path).iter().map(|seen| seen.peer).collect()
+}
+
+#[tokio::test]
+async fn kubelet_with_many_watches_uses_few_connections_and_its_beat_none_of_them() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(WATCHED, async |_| beginning_with_one(streams::pending()));
+    cloud.on(ALL, async |_| answer_json(StatusCode::OK, "{}"));
+    let lease = format!("{NODE_LEASES}/n1");
+    cloud.on(&lease, async |_| answer_json(StatusCode::OK, "{}"));
+    let kubelet = hub.kubelet();
+    let mut watches = Vec::new();
+    for number in 0..WATCHES {
+        let path = format!("{WATCHED}?watch=1&fieldSelector=metadata.name%3Ds{number}");
+        let mut watch = kubelet
+            .open(request(Method::GET, &path, &[], empty()))
+            .await
+            .into_body();
+        assert_eq!(piece(&mut watch).await.unwrap().unwrap(), "one\n");
+        watches.push(watch);
+    }
+    let of_watches = connections(&cloud, WATCHED);
+    assert_eq!(
+        of_watches.len(),
+        WATCHES.div_ceil(yurt_runtime::http::client::lane::STREAMS)
+    );
+    kubelet.put(&lease, "application/json", "{}").await.expect(200);
+    kubelet.get(ALL).await.expect(200);
+    for path in [lease.as_str(), ALL] {
+        let others = connections(&cloud, path);
+        assert!(!others.is_empty() && others.is_disjoint(&of_watches), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn readers_that_stall_delay_no_other_stream_of_their_connection() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(WATCHED, async |_| Response::new(large().0));
+    let (feed, fed) = watch::channel(0);
+    cloud.on(ALL, move |_| {
+        let mut fed = fed.clone();
+        fed.mark_unchanged();
+        let rest = streams::unfold(fed, |mut fed| async move {
+            fed.changed().await.ok()?;
+            Some((Bytes::from_static(b"two\n"), fed))
+        });
+        async move { beginning_with_one(rest) }
+    });
+    let kubelet = hub.kubelet();
+    let open = |path: &str| {
+        let (kubelet, path) = (kubelet.clone(), format!("{path}?watch=1"));
+        async move {
+            kubelet
+                .open(request(Method::GET, &path, &[], empty()))
+                .await
+                .into_body()
+        }
+    };
+    let mut live = open(ALL).await;
+    assert_eq!(piece(&mut live).await.unwrap().unwrap(), "one\n");
+    // Their responses stay unread.
+    let stalled = futures_util::future::join_all((0..60).map(|_| open(WATCHED))).await;
+    assert_eq!(
+        connections(&cloud, WATCHED),
+        connections(&cloud, ALL),
+        "they share a connection"
+    );
+    for _ in 0..3 {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        feed.send_modify(|fed| *fed += 1);
+        assert_eq!(piece(&mut live).await.unwrap().unwrap(), "two\n");
+    }
+    drop(stalled);
+}
+
+#[tokio::test]
+async fn large_bodies_pass_without_being_held() {
+    const HELD_MAX: usize = 40 << 20;
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    // Down: the client reads late.
+    let (body, taken) = large();
+    let body = Arc::new(parking_lot::Mutex::new(Some(body)));
+    cloud.on(ALL, move |_| {
+        let body = body.lock().take().unwrap_or_else(empty);
+        async move { Response::new(body) }
+    });
+    let response = hub.kubelet().open(request(Method::GET, ALL, &[], empty())).await;
+    let held = stalled_at(&taken).await;
+    assert!(
+        held < HELD_MAX,
+        "{held} bytes are on their way, most of them in the buffers of sockets"
+    );
+    let read = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(read.len(), PIECES * PIECE);
+    // Up: the cloud reads late.
+    let (begin, begins) = watch::channel(false);
+    cloud.on(MAPS, move |incoming| {
+        let mut begins = begins.clone();
+        async move {
+            begins.wait_for(|begins| *begins).await.unwrap();
+            let read = incoming.into_body().collect().await.unwrap().to_bytes();
+            answer_json(StatusCode::CREATED, read.len().to_string())
+        }
+    });
+    let (body, taken) = large();
+    let kubelet = hub.kubelet();
+    let sending = kubelet.send(request(Method::POST, MAPS, &[], body));
+    let watching = async {
+        let held = stalled_at(&taken).await;
+        begin.send_replace(true);
+        held
+    };
+    let (answer, held) = tokio::join!(sending, watching);
+    assert!(held < HELD_MAX, "{held}");
+    assert_eq!(answer.expect(201), (PIECES * PIECE).to_string());
+}
+
+/// kube-apiserver asks for the end of a connection with every 401.
+#[tokio::test]
+async fn requests_beside_one_that_ends_its_connection_are_answered() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(WATCHED, async |_| {
+        let mut response = answer_json(StatusCode::UNAUTHORIZED, r#"{"kind":"Status","code":401}"#);
+        response.extensions_mut().insert(CloseConnection);
+        response
+    });
+    cloud.on(ALL, async |_| answer_json(StatusCode::OK, "{}"));
+    cloud.on(MAPS, async |_| answer_json(StatusCode::CREATED, "{}"));
+    let all = (0..100).map(|number| {
+        let (bad, good) = (hub.bearer("pod/v1", "bad"), hub.bearer("pod/v1", "good"));
+        async move {
+            bad.get(WATCHED).await.expect(401);
+            good.get(ALL).await.expect(200);
+            let write = request(
+                Method::POST,
+                MAPS,
+                &[],
+                if number % 2 == 0 { empty() } else { full("{}") },
+            );
+            let code = good.send(write).await.code;
+            assert!(
+                code == 201 || code == 503,
+                "a body that is gone is not sent again: {code}"
+            );
+        }
+    });
+    let all = futures_util::future::join_all(all);
+    tokio::time::timeout(PATIENCE, all).await.expect("all must be answered");
+}
+
+#[tokio::test]
+async fn compressed_answers_pass_as_they_are() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    // Ten bytes that claim to be gzip: the hub must not look into them.
+    cloud.on(ALL, async |_| {
+        let answer = Response::builder()
+            .header("content-encoding", "gzip")
+            .header("vary", "Accept-Encoding");
+        answer.body(full(&b"\x1f\x8bnot gzip"[..])).unwrap()
+    });
+    let answer = hub.kubelet().get_with(ALL, &[("accept-encoding", "gzip, br")]).await;
+    assert_eq!(
+        (answer.header("content-encoding"), answer.header("vary")),
+        (Some("gzip"), Some("Accept-Encoding"))
+    );
+    assert_eq!(answer.expect(200), &b"\x1f\x8bnot gzip"[..]);
+    let seen = cloud.seen(ALL).remove(0);
+    assert_eq!(seen.headers["accept-encoding"], "gzip, br");
+}
