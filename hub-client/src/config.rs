@@ -13,7 +13,6 @@ use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 use crate::health::judge::LbMode;
 use crate::identity::Join;
 use crate::node_network::{self, NodeNetwork};
-use crate::replicas::budget::Limits;
 
 mod fixed;
 mod identity;
@@ -221,8 +220,10 @@ pub struct Config {
     pub coordinator: Option<Coordinator>,
     /// Relay between the pool's hubs, if used.
     pub relay: Option<Relay>,
-    /// Maximum bytes of the copies.
-    pub limits: Limits,
+    /// Maximum bytes of all copies of pool data.
+    pub max_pool_bytes: usize,
+    /// Maximum bytes of all other copies.
+    pub max_cache_bytes: usize,
     /// Interval between samples that the pool compares with the cloud; zero disables them.
     pub verify_period: Duration,
     /// Kubeconfig of the forwarding identity.
@@ -310,7 +311,7 @@ impl Flags {
                 "must be above 0; use --enable-relay=false",
             ));
         }
-        let limits = self.limits()?;
+        self.check_limits()?;
         if self.relay_address.is_some_and(|address| address.is_unspecified()) {
             return Err(bad("relay-address", "must be an address that other nodes can dial"));
         }
@@ -343,7 +344,8 @@ impl Flags {
             client_ca_file: self.client_ca_file,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
-            limits,
+            max_pool_bytes: self.max_pool_bytes,
+            max_cache_bytes: self.max_cache_bytes,
             verify_period: self.pool_data_verify_period.0,
             delegate_kubeconfig: self.delegate_kubeconfig,
             identity: self.identity.check(own)?,
@@ -353,7 +355,7 @@ impl Flags {
         })
     }
 
-    fn limits(&self) -> Result<Limits, FlagError> {
+    fn check_limits(&self) -> Result<(), FlagError> {
         for (flag, bytes) in [
             ("max-pool-bytes", self.max_pool_bytes),
             ("max-cache-bytes", self.max_cache_bytes),
@@ -363,10 +365,7 @@ impl Flags {
                 return Err(bad(flag, problem));
             }
         }
-        Ok(Limits {
-            pool: self.max_pool_bytes,
-            cache: self.max_cache_bytes,
-        })
+        Ok(())
     }
 
     /// Returns the address for pods, enabled or not, which `yurthub cleanup` removes.

@@ -139,7 +139,7 @@ impl Hub {
         let data = Arc::new(PoolData::open(
             &config.cache_dir,
             &config.pool,
-            config.limits,
+            (config.max_pool_bytes, config.max_cache_bytes),
             clock.clone(),
         )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);

@@ -279,4 +279,44 @@ mod tests {
         entry.refuse(&token("Bearer a"));
         assert!(now(&entry) == Some(token("Bearer b")), "the older one was refused");
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn selection_that_stays_without_a_stream_is_read_at_the_cloud() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        assert!(!entry.is_followed(), "nothing is known yet");
+        entry.set_state(StreamState::Lost);
+        tokio::time::advance(LOST_MAX / 2).await;
+        assert!(entry.is_followed(), "the cloud may be gone without a probe that failed");
+        entry.set_state(StreamState::Lost);
+        tokio::time::advance(LOST_MAX / 2).await;
+        assert!(!entry.is_followed(), "only this stream fails");
+        entry.set_state(StreamState::Live);
+        assert!(entry.is_followed());
+        entry.set_state(StreamState::Refused);
+        assert!(!entry.is_followed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_wait_only_once_for_a_first_list_that_takes_long() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        let (began, max) = (Instant::now(), Duration::from_secs(2));
+        entry.settled(max).await;
+        assert_eq!(began.elapsed(), max);
+        entry.settled(max).await;
+        assert_eq!(began.elapsed(), max);
+    }
+
+    /// A disk that is full keeps the data from being served, and costs no later request anything.
+    #[tokio::test(start_paused = true)]
+    async fn data_that_the_disk_does_not_take_is_awaited_only_once() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        let (began, max) = (Instant::now(), Duration::from_secs(2));
+        entry.set_state(StreamState::Live);
+        entry.settled(max).await;
+        entry.settled(max).await;
+        assert_eq!(began.elapsed(), max);
+    }
 }

@@ -24,6 +24,13 @@ impl From<usize> for Limits {
     }
 }
 
+impl From<(usize, usize)> for Limits {
+    /// The limits of pool data and of the cache.
+    fn from((pool, cache): (usize, usize)) -> Self {
+        Self { pool, cache }
+    }
+}
+
 /// A change or list that exceeds the limit; the message names sizes and flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -157,6 +157,19 @@ async fn node_goes_on_without_the_cloud_and_over_a_restart_and_resumes_without_a
 }
 
 #[tokio::test]
+async fn loss_that_no_probe_has_noticed_costs_no_read() {
+    let mut cloud = cloud_with_a_node().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let before = list(&hub.kubelet(), OWN_PODS).await;
+    until_live(&hub, OWN_PODS).await;
+    cloud.go_away().await;
+    let pod = "/api/v1/namespaces/shop/pods/web";
+    hub.kubelet().get(pod).await.expect(200);
+    assert_eq!(list(&hub.kubelet(), OWN_PODS).await, before);
+    watch_from(&hub.kubelet(), OWN_PODS, &before.1).await;
+}
+
+#[tokio::test]
 async fn selection_that_is_not_complete_is_never_an_empty_list() {
     let mut cloud = cloud_with_a_node().await;
     let hub = TestHub::start(&cloud, &[]).await;
