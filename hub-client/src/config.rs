@@ -14,6 +14,7 @@ use crate::health::judge::LbMode;
 use crate::identity::Join;
 use crate::node_network::{self, NodeNetwork};
 
+mod filters;
 mod fixed;
 mod identity;
 mod joining;
@@ -23,6 +24,8 @@ mod mode;
 #[cfg(test)]
 mod units;
 
+pub(crate) use filters::FilterFlags;
+pub use filters::FilterSettings;
 pub use identity::{NodeIdentity, Proof};
 pub use mode::WorkingMode;
 
@@ -161,6 +164,8 @@ pub struct Flags {
     #[command(flatten)]
     fixed: fixed::FixedFlags,
     #[command(flatten)]
+    filters: filters::FilterFlags,
+    #[command(flatten)]
     identity: identity::IdentityFlags,
     /// Minimum duration of a watch without timeoutSeconds; the maximum is twice that.
     #[arg(long, default_value = "1800s")]
@@ -228,6 +233,8 @@ pub struct Config {
     pub verify_period: Duration,
     /// Kubeconfig of the forwarding identity.
     pub delegate_kubeconfig: Option<PathBuf>,
+    /// Settings of the data filters.
+    pub filters: FilterSettings,
     /// Rules for requests that act as the node.
     pub identity: NodeIdentity,
     /// Minimum duration of a watch without timeoutSeconds.
@@ -300,21 +307,8 @@ impl Flags {
         let servers = self.servers()?;
         let coordinator = self.coordinator()?;
         // The relay finds its peers, and verifies their membership, through the coordinator.
-        let relay = (self.enable_relay && coordinator.is_some()).then_some(Relay {
-            address: self.relay_address,
-            port: self.relay_port,
-            bytes_per_second: self.relay_bytes_per_second,
-        });
-        if self.relay_bytes_per_second == 0 {
-            return Err(bad(
-                "relay-bytes-per-second",
-                "must be above 0; use --enable-relay=false",
-            ));
-        }
+        let relay = self.relay()?.filter(|_| coordinator.is_some());
         self.check_limits()?;
-        if self.relay_address.is_some_and(|address| address.is_unspecified()) {
-            return Err(bad("relay-address", "must be an address that other nodes can dial"));
-        }
         let hub_host = match self.enable_dummy_if {
             true => network.address,
             false => self.bind_proxy_address,
@@ -348,6 +342,7 @@ impl Flags {
             max_cache_bytes: self.max_cache_bytes,
             verify_period: self.pool_data_verify_period.0,
             delegate_kubeconfig: self.delegate_kubeconfig,
+            filters: self.filters.check(mode)?,
             identity: self.identity.check(own)?,
             min_request_timeout: self.min_request_timeout.0,
             max_in_flight: self.max_requests_in_flight.max(1),
@@ -387,6 +382,23 @@ impl Flags {
             ports: [self.proxy_port, self.proxy_secure_port],
             accepts: self.enable_iptables,
         })
+    }
+
+    fn relay(&self) -> Result<Option<Relay>, FlagError> {
+        if self.relay_bytes_per_second == 0 {
+            return Err(bad(
+                "relay-bytes-per-second",
+                "must be above 0; use --enable-relay=false",
+            ));
+        }
+        if self.relay_address.is_some_and(|address| address.is_unspecified()) {
+            return Err(bad("relay-address", "must be an address that other nodes can dial"));
+        }
+        Ok(self.enable_relay.then_some(Relay {
+            address: self.relay_address,
+            port: self.relay_port,
+            bytes_per_second: self.relay_bytes_per_second,
+        }))
     }
 
     fn servers(&self) -> Result<Vec<Uri>, FlagError> {
@@ -503,7 +515,8 @@ mod tests {
 
     #[test]
     fn unusable_flags_are_named() {
-        let cases: [(&[&str], &str); 12] = [
+        let cases: [(&[&str], &str); 13] = [
+            (&["--disabled-resource-filters=nosuch"], "masterservice"),
             (&["--namespace=a/b"], "--namespace"),
             (&["--server-addr=http://x:1"], "--server-addr"),
             (&["--enable-coordinator"], "--nodepool-name"),

@@ -12,6 +12,7 @@ pub mod chain;
 pub mod context;
 pub mod discardcloudservice;
 pub mod endpoints;
+pub mod explain;
 pub mod forwardkubesvctraffic;
 pub mod hostnetworkpropagation;
 pub mod inclusterconfig;

@@ -71,7 +71,7 @@ pub(crate) struct Follower {
 
 /// Failed list or watch.
 #[derive(Debug, thiserror::Error)]
-enum FollowError {
+pub(crate) enum FollowError {
     /// The cloud refused, or its answer is not usable until an operator changes something.
     #[error("{0}")]
     Refused(String),
@@ -238,7 +238,7 @@ async fn list(client: &HttpClient, path: &str) -> Result<(BTreeMap<String, Strin
 }
 
 /// Returns the data of a ConfigMap.
-fn data_of(config_map: &Value) -> Result<BTreeMap<String, String>, FollowError> {
+pub(crate) fn data_of(config_map: &Value) -> Result<BTreeMap<String, String>, FollowError> {
     let entries = config_map["data"].as_object().into_iter().flatten();
     let texts = entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     let data: BTreeMap<String, String> = texts.collect();

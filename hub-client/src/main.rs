@@ -1,11 +1,12 @@
 //! The `yurthub` binary: reads flags, starts the hub, and stops it on a signal.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use yurt_hub_client::commands::filters::FiltersCommand;
 use yurt_hub_client::config::{Config, Flags};
 use yurt_hub_client::{Hub, failpoints};
 use yurt_runtime::http::server::Inherited;
@@ -19,7 +20,7 @@ const STACK: usize = 512 * 1024;
 /// Exit code for an invalid command line, as usual for Unix programs.
 const BAD_FLAGS: u8 = 2;
 
-/// Command line: the hub's flags, or a command.
+// Without a doc comment, --help begins with that of the hub's flags.
 #[derive(Debug, Parser)]
 #[command(
     name = "yurthub",
@@ -39,6 +40,9 @@ enum Command {
     /// Remove the address for pods and its firewall rules from this node. Takes the hub's flags; run it after the hub is
     /// uninstalled.
     Cleanup(Box<Flags>),
+    /// Explain the data filters. These commands run without a hub.
+    #[command(subcommand)]
+    Filters(FiltersCommand),
 }
 
 fn main() -> ExitCode {
@@ -53,6 +57,10 @@ fn main() -> ExitCode {
             command: Some(Command::Cleanup(flags)),
             ..
         }) => return cleanup(&flags),
+        Ok(CommandLine {
+            command: Some(Command::Filters(command)),
+            ..
+        }) => return print(command.run()),
         Ok(line) => match line.flags.check() {
             Ok(config) => config,
             Err(error) => return bad_flags(&error.to_string()),
@@ -122,15 +130,30 @@ fn cleanup(flags: &Flags) -> ExitCode {
     }
 }
 
+/// Prints the result of a command.
+fn print(result: Result<String, String>) -> ExitCode {
+    let written = result.and_then(|text| {
+        io::stdout()
+            .write_all(text.as_bytes())
+            .map_err(|error| error.to_string())
+    });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::fail(error),
+    }
+}
+
 fn bad_flags(message: &str) -> ExitCode {
     // `fail` prints the line; only the exit code differs here.
     let _ = exit::fail(message);
     ExitCode::from(BAD_FLAGS)
 }
 
-/// Returns the first line of clap's message, which has the error; the rest is usage.
+/// Returns the first paragraph of clap's message as one line: the error, and the arguments that it is about. The rest is
+/// usage.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    format!("{first}; see --help")
+    let error = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+    let error = error.collect::<Vec<_>>().join(" ");
+    format!("{}; see --help", error.trim_start_matches("error: "))
 }

@@ -1,12 +1,14 @@
 //! Metrics of the hub; names begin with upstream's prefix `node_yurthub_`.
 //!
-//! `collections`: data, source and age of each collection, and the lag of the coordinator. `offline`: what is kept for
-//! the time without the cloud.
+//! `collections`: data, source and age of each collection, and the lag of the coordinator. `filters`: results of the data
+//! filters. `offline`: what is kept for the time without the cloud.
 
 pub(crate) mod collections;
+pub(crate) mod filters;
 pub(crate) mod offline;
 
 use collections::Collections;
+use filters::Filters;
 use offline::OfflineMetrics;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use yurt_runtime::http::server::ConnectionMetrics;
@@ -41,6 +43,8 @@ pub struct Metrics {
     pub reachable: IntGaugeVec,
     /// Metrics per collection.
     pub(crate) collections: Collections,
+    /// Metrics of the data filters.
+    pub(crate) filters: Filters,
     /// Metrics of what is kept for the time without the cloud.
     pub(crate) offline: OfflineMetrics,
     /// Time from reading a batch to the coordinator's answer, s.
@@ -92,6 +96,7 @@ impl Metrics {
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
             reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
             collections: Collections::new()?,
+            filters: Filters::new()?,
             offline: OfflineMetrics::new()?,
             feed_delivery: Histogram::with_opts(
                 HistogramOpts::from(name(
@@ -128,27 +133,27 @@ impl Metrics {
     }
 
     fn register(&self) -> Result<(), prometheus::Error> {
-        let (metrics, registry) = (self, self.registry.registry());
-        registry.register(Box::new(metrics.feed_batches.clone()))?;
-        registry.register(Box::new(metrics.feed_fenced.clone()))?;
-        registry.register(Box::new(metrics.heartbeats_forwarded.clone()))?;
-        registry.register(Box::new(metrics.heartbeats_relayed.clone()))?;
-        registry.register(Box::new(metrics.relay_tunnels.clone()))?;
-        registry.register(Box::new(metrics.relay_refused.clone()))?;
-        registry.register(Box::new(metrics.requests.clone()))?;
-        registry.register(Box::new(metrics.role.clone()))?;
-        registry.register(Box::new(metrics.reachable.clone()))?;
-        metrics.collections.register(registry)?;
-        metrics.offline.register(registry)?;
-        registry.register(Box::new(metrics.feed_delivery.clone()))?;
-        registry.register(Box::new(metrics.elections_won.clone()))?;
-        registry.register(Box::new(metrics.leads.clone()))?;
-        registry.register(Box::new(metrics.cut_off.clone()))?;
-        registry.register(Box::new(metrics.certificate_end.clone()))?;
-        registry.register(Box::new(metrics.failures.clone()))?;
-        registry.register(Box::new(metrics.in_flight.clone()))?;
-        registry.register(Box::new(metrics.rejected.clone()))?;
-        Ok(())
+        let registry = self.registry.registry();
+        registry.register(Box::new(self.feed_batches.clone()))?;
+        registry.register(Box::new(self.feed_fenced.clone()))?;
+        registry.register(Box::new(self.heartbeats_forwarded.clone()))?;
+        registry.register(Box::new(self.heartbeats_relayed.clone()))?;
+        registry.register(Box::new(self.relay_tunnels.clone()))?;
+        registry.register(Box::new(self.relay_refused.clone()))?;
+        registry.register(Box::new(self.requests.clone()))?;
+        registry.register(Box::new(self.role.clone()))?;
+        registry.register(Box::new(self.reachable.clone()))?;
+        self.collections.register(registry)?;
+        self.filters.register(registry)?;
+        self.offline.register(registry)?;
+        registry.register(Box::new(self.feed_delivery.clone()))?;
+        registry.register(Box::new(self.elections_won.clone()))?;
+        registry.register(Box::new(self.leads.clone()))?;
+        registry.register(Box::new(self.cut_off.clone()))?;
+        registry.register(Box::new(self.certificate_end.clone()))?;
+        registry.register(Box::new(self.failures.clone()))?;
+        registry.register(Box::new(self.in_flight.clone()))?;
+        registry.register(Box::new(self.rejected.clone()))
     }
 }
 

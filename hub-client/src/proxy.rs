@@ -3,6 +3,7 @@
 //! ```text
 //!   listener → request info → caller (caller.rs) → router (here) → own lease (pool/heartbeat/own.rs)
 //!              checks (screen.rs)                    place (places.rs)
+//!                                                    filters (approver.rs)
 //!                                                                 → replica (local.rs, authorised by authorize.rs)
 //!                                                                 → cache   (cached.rs)
 //!                                                                 → cloud   (pass_through.rs; the Node's status also
@@ -10,6 +11,7 @@
 //!                                                                            writes of pool data noted by written.rs)
 //! ```
 
+pub mod approver;
 pub mod authorize;
 pub mod body;
 pub mod cached;
@@ -42,6 +44,7 @@ use crate::offline::Offline;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
 use crate::upstream::hop_by_hop;
+use approver::Approver;
 use body::{Late, Timed};
 use cached::Cached;
 use caller::{Caller, Callers, Credential};
@@ -60,6 +63,8 @@ pub struct Proxy {
     pub node: String,
     /// Rules for the use of the node's identity.
     pub callers: Callers,
+    /// Decides which filters apply.
+    pub approver: Approver,
     /// Serves pool data from this node's replicas.
     pub local: Arc<Local>,
     /// Serves lists and watches of cacheable components from this node's cache.
@@ -140,23 +145,25 @@ impl Proxy {
                 .detached("kubelet-lease", async move { heartbeat.handle(request).await });
             return answered.await.map_err(|lost| Status::internal(&lost.to_string()));
         }
+        // Before the limit: a request that waits for its filters must not take the place of one that has none.
+        let approved = self.approver.approve(&caller.component, &info).await?;
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
         // PlaceGuard until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
-        let replica = match self.local.answer(&request, &info, &caller).await? {
+        let replica = match self.local.answer(&request, &info, &caller, &approved.chain).await? {
             Some(response) => Some(response),
             None => self.cached.answer(&request, &info, &caller).await?,
         };
         if let Some(response) = replica {
             self.metrics.requests.with_label_values(&["replica"]).inc();
-            return Ok(ending(response, ends));
+            return Ok(ending(approved.ending(response), ends));
         }
         self.metrics.requests.with_label_values(&["cloud"]).inc();
         if caller.is_node_component("kubelet") && relaying::is_own_status(&info, &self.node) {
             return self.send_status(request, &info, &caller).await;
         }
         let response = self.send_to_cloud(request, &info, &caller).await?;
-        Ok(ending(response, ends))
+        Ok(ending(approved.ending(response), ends))
     }
 
     /// Sends a request to the cloud. A read that it does not answer is answered from the cache, before the probes know

@@ -1,4 +1,4 @@
-//! State that the hub publishes: `/debug/state.json`, `/metrics`, health, and Events in the pool.
+//! State that the hub publishes: `/debug/state.json`, `/debug/filters`, `/metrics`, health, and Events in the pool.
 //!
 //! [`conditions`] (conditions with transition times), [`observer`] (detects changes), [`events`] (writes Events
 //! to the pool).
@@ -6,6 +6,7 @@
 mod collections;
 pub(crate) mod conditions;
 pub(crate) mod events;
+pub(crate) mod filters;
 mod observer;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::offline::Offline;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
+use crate::proxy::approver::Approval;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Inputs of the report.
@@ -45,6 +47,7 @@ pub(crate) struct Report {
     pub(crate) coordinator: Option<watch::Receiver<CoordinatorReach>>,
     pub(crate) election: watch::Receiver<ElectionView>,
     pub(crate) hub_config: watch::Receiver<Arc<HubConfig>>,
+    pub(crate) approval: watch::Receiver<Arc<Approval>>,
     pub(crate) heartbeat: Arc<OwnHeartbeat>,
     pub(crate) offline: Arc<Offline>,
     pub(crate) metrics: Arc<Metrics>,
@@ -70,9 +73,10 @@ impl Report {
 
     /// Routes of the operator's port.
     pub(crate) fn routes(self: &Arc<Self>, readiness: Readiness) -> AdminRoutes {
-        let (state, metrics) = (self.clone(), self.clone());
+        let (state, metrics, approval) = (self.clone(), self.clone(), self.approval.clone());
         AdminRoutes::new(readiness, self.metrics.registry.clone())
             .with_state(move || state.state())
+            .with_page("/debug/filters", move || filters::describe(&approval.borrow()))
             .with_metrics(move || metrics.render())
     }
 
@@ -142,6 +146,7 @@ impl Report {
             source: first.filter(|first| sources.iter().all(|source| source == first)),
             generation: self.generation(),
             forged: self.data.distrust().told(),
+            config_faults: filters::faults_in_words(&self.approval.borrow()),
         }
     }
 
@@ -254,6 +259,7 @@ impl Report {
         self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
         self.offline.set_metrics(&self.metrics.offline);
         self.metrics.failures.set(self.data.failures().count());
+        self.metrics.filters.set(&self.approval.borrow());
         self.metrics.registry.render()
     }
 }

@@ -12,6 +12,8 @@ use yurt_runtime::{Clock, Readiness, TaskGroup};
 use crate::cache::agents::Agents;
 use crate::cache::store::{self, Cache};
 use crate::config::Config;
+use crate::filter::FILTERS;
+use crate::filter::binding::Table;
 use crate::health::{self, CloudReach, CoordinatorReach};
 use crate::hub_config::disk::ConfigFile;
 use crate::hub_config::{self, HubConfig};
@@ -22,6 +24,7 @@ use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::proxy::Proxy;
+use crate::proxy::approver::{self, Approval, Approver};
 use crate::proxy::authorize::{self, Authorizer, Means};
 use crate::proxy::cached::Cached;
 use crate::proxy::caller::Callers;
@@ -57,6 +60,7 @@ pub(crate) struct Wiring {
     member_count: watch::Sender<u32>,
     rank: watch::Sender<u32>,
     hub_config: (ConfigFile, watch::Sender<Arc<HubConfig>>),
+    approval: watch::Sender<Arc<Approval>>,
     findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
     cache: Cache,
     agents: Arc<Agents>,
@@ -79,7 +83,9 @@ impl Wiring {
             status: None,
         };
         let config_file = ConfigFile::new(&config.cache_dir, &config.namespace);
-        let hub_config = watch::Sender::new(Arc::new(config_file.load()));
+        let known = config_file.load();
+        let filters = Approval::new(Table::new(&FILTERS, &config.filters.switches)).next(&known);
+        let hub_config = watch::Sender::new(Arc::new(known));
         let agents = Arc::new(Agents::new(hub_config.subscribe(), data.failures().clone()));
         let (findings, found) = mpsc::channel(FINDINGS_MAX);
         let (reach, wake) = (watch::Sender::default(), Arc::<Notify>::default());
@@ -105,6 +111,7 @@ impl Wiring {
             member_count: watch::Sender::new(1),
             rank: watch::Sender::new(0),
             agents,
+            approval: watch::Sender::new(Arc::new(filters)),
             hub_config: (config_file, hub_config),
             findings: (findings, Mutex::new(Some(found))),
             cache,
@@ -160,6 +167,13 @@ impl Wiring {
         self.tasks.spawn_critical("keep-certificate", keeping);
     }
 
+    /// Starts binding the filters as the ConfigMap says.
+    fn start_binding(&self) {
+        let (state, config) = (self.approval.clone(), self.hub_config.1.subscribe());
+        let binding = approver::follow(state, config, |_| (), self.tasks.token());
+        self.tasks.spawn_critical("bind-filters", binding);
+    }
+
     /// Creates the proxy; `token` is the kubelet's, `end_watches` ends its streams.
     pub(crate) fn proxy(
         &self,
@@ -175,6 +189,7 @@ impl Wiring {
             host: config.hub_host,
             secure_port: config.secure_addr.port(),
             mode: config.mode,
+            options: config.filters.options,
         };
         let means = Means {
             reviews: Arc::new(cloud.clone()),
@@ -203,6 +218,7 @@ impl Wiring {
             },
             written: Arc::new(Written::new(self.clock.clone())),
         };
+        self.start_binding();
         let local = Arc::new(local);
         let cached = Cached {
             cache: self.cache.clone(),
@@ -212,6 +228,7 @@ impl Wiring {
         Proxy {
             node: config.node.clone(),
             callers: Callers::new(config.identity.clone(), token),
+            approver: Approver::new(self.approval.subscribe(), self.data.clone(), !config.pool.is_empty()),
             local,
             cached,
             cloud: PassThrough {
@@ -249,6 +266,7 @@ impl Wiring {
                 .map(|_| self.coordinator.0.subscribe()),
             election: self.election.subscribe(),
             hub_config: self.hub_config.1.subscribe(),
+            approval: self.approval.subscribe(),
             heartbeat,
             offline,
             metrics: self.metrics.clone(),

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod hub {
     mod authorizing;
+    mod bound_filters;
     mod caching;
     mod callers;
     mod client;

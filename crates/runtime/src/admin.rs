@@ -3,7 +3,7 @@
 //! * `/healthz`, `/livez` and `/v1/healthz`: liveness of the process.
 //! * `/readyz` and `/v1/readyz`: readiness for traffic (`?verbose` lists the conditions).
 //! * `/metrics`: metrics for Prometheus.
-//! * `/debug/state.json`: state of the process, for people.
+//! * `/debug/state.json`: state of the process, for people; the process may add pages below `/debug/`.
 
 use std::sync::Arc;
 
@@ -21,8 +21,12 @@ pub struct AdminRoutes {
     live: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     readiness: Readiness,
     metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    state: Arc<dyn Fn() -> Value + Send + Sync>,
+    state: Page,
+    pages: Vec<(&'static str, Page)>,
 }
+
+/// Source of a page.
+type Page = Arc<dyn Fn() -> Value + Send + Sync>;
 
 /// The content type that Prometheus expects of the text format.
 const METRICS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -38,6 +42,7 @@ impl AdminRoutes {
             readiness,
             metrics: Arc::new(move || metrics.render()),
             state: Arc::new(|| Value::Object(serde_json::Map::new())),
+            pages: Vec::new(),
         }
     }
 
@@ -62,17 +67,29 @@ impl AdminRoutes {
         self
     }
 
+    /// Calls `page` on every request of `path`, which is below `/debug/`. The page must contain no secrets.
+    #[must_use]
+    pub fn with_page(mut self, path: &'static str, page: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        self.pages.push((path, Arc::new(page)));
+        self
+    }
+
     /// The answer to a path of this port; `None` for any other path.
     #[must_use]
     pub fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Option<Response<Body>> {
-        if !matches!(
+        let page = self.pages.iter().find(|(own, _)| *own == path).map(|(_, page)| page);
+        let is_builtin = matches!(
             path,
             "/healthz" | "/livez" | "/v1/healthz" | "/readyz" | "/v1/readyz" | "/metrics" | "/debug/state.json"
-        ) {
+        );
+        if !is_builtin && page.is_none() {
             return None;
         }
         if method != Method::GET && method != Method::HEAD {
             return Some(our_http::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"));
+        }
+        if let Some(page) = page {
+            return Some(our_http::json(StatusCode::OK, format!("{:#}\n", page())));
         }
         Some(match path {
             "/readyz" | "/v1/readyz" => self.ready(query),
@@ -137,7 +154,13 @@ mod tests {
 
     #[test]
     fn other_paths_and_methods_are_refused() {
-        let routes = AdminRoutes::new(Readiness::new(), Metrics::new()).with_live(|| Err("stuck".to_owned()));
+        let routes = AdminRoutes::new(Readiness::new(), Metrics::new())
+            .with_live(|| Err("stuck".to_owned()))
+            .with_page("/debug/more", || Value::Null);
+        let status = |method, path| Some(routes.answer(&method, path, None)?.status().as_u16());
+        assert_eq!(status(Method::GET, "/debug/more"), Some(200));
+        assert_eq!(status(Method::POST, "/debug/more"), Some(405));
+        assert_eq!(status(Method::GET, "/debug/mor"), None);
         assert!(routes.answer(&Method::GET, "/api", None).is_none());
         assert_eq!(routes.answer(&Method::POST, "/healthz", None).unwrap().status(), 405);
         assert_eq!(routes.answer(&Method::GET, "/healthz", None).unwrap().status(), 500);

@@ -1,5 +1,8 @@
 //! Runs the filters of one request over an object.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 
 use super::{FilterContext, Inputs, ObjectFilter, Verdict};
@@ -7,7 +10,16 @@ use super::{FilterContext, Inputs, ObjectFilter, Verdict};
 /// Filters in call order; an empty chain passes everything.
 #[derive(Clone, Default)]
 pub struct Chain {
-    filters: Vec<&'static dyn ObjectFilter>,
+    filters: Vec<(&'static dyn ObjectFilter, Arc<Counts>)>,
+}
+
+/// Counts of one filter's verdicts.
+#[derive(Debug, Default)]
+pub struct Counts {
+    kept: AtomicU64,
+    replaced: AtomicU64,
+    dropped: AtomicU64,
+    reevaluated: AtomicU64,
 }
 
 // === impl Chain ===
@@ -15,7 +27,24 @@ pub struct Chain {
 impl Chain {
     /// Creates a chain that calls the filters in the given order.
     pub fn new(filters: Vec<&'static dyn ObjectFilter>) -> Self {
+        Self::counted(filters.into_iter().map(|filter| (filter, Arc::default())).collect())
+    }
+
+    /// Creates a chain of filters in call order that counts the verdicts of each.
+    pub fn counted(filters: Vec<(&'static dyn ObjectFilter, Arc<Counts>)>) -> Self {
         Chain { filters }
+    }
+
+    /// Filters in call order.
+    pub fn filters(&self) -> impl Iterator<Item = &'static dyn ObjectFilter> {
+        self.filters.iter().map(|(filter, _)| *filter)
+    }
+
+    /// Counts objects that were evaluated again because an input changed.
+    pub fn count_reevaluated(&self, objects: u64) {
+        for (_, counts) in &self.filters {
+            counts.reevaluated.fetch_add(objects, Ordering::Relaxed);
+        }
     }
 
     /// True if the chain has no filter, so that every object passes.
@@ -25,30 +54,32 @@ impl Chain {
 
     /// Returns the names in call order, for logs and as part of the key of a derived view.
     pub fn names(&self) -> Vec<&'static str> {
-        self.filters.iter().map(|filter| filter.name()).collect()
+        self.filters().map(ObjectFilter::name).collect()
     }
 
     /// Returns the inputs that the view depends on.
     pub fn inputs(&self) -> Inputs {
-        let inputs = self.filters.iter().map(|filter| filter.inputs());
+        let inputs = self.filters().map(ObjectFilter::inputs);
         inputs.fold(Inputs::NONE, Inputs::union)
     }
 
     /// Returns the keys of the Services that the view of `object` depends on.
     pub fn services_of(&self, kind: &ResourceKind, object: &Object) -> impl Iterator<Item = ObjectKey> {
-        self.filters.iter().filter_map(|filter| filter.service_of(kind, object))
+        self.filters().filter_map(|filter| filter.service_of(kind, object))
     }
 
     /// Runs the filters; each one gets the result of the previous one. The first [`Verdict::Drop`] ends the chain.
     pub fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let mut verdict = Verdict::Keep;
-        for filter in &self.filters {
+        for (filter, counts) in &self.filters {
             let seen = if let Verdict::Replace(replaced) = &verdict {
                 replaced
             } else {
                 object
             };
-            match filter.filter(kind, seen, context) {
+            let given = filter.filter(kind, seen, context);
+            counts.add(&given);
+            match given {
                 Verdict::Keep => {}
                 replaced @ Verdict::Replace(_) => verdict = replaced,
                 Verdict::Drop => return Verdict::Drop,
@@ -60,6 +91,31 @@ impl Chain {
     /// Returns the client's view of `object`; `None` if it is hidden.
     pub fn view_of(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Option<Object> {
         self.filter(kind, object, context).view_of(object)
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    fn add(&self, verdict: &Verdict) {
+        let count = match verdict {
+            Verdict::Keep => &self.kept,
+            Verdict::Replace(_) => &self.replaced,
+            Verdict::Drop => &self.dropped,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the counts with their names, as metrics and reports show them.
+    #[must_use]
+    pub fn each(&self) -> [(&'static str, u64); 4] {
+        let each = [
+            ("kept", &self.kept),
+            ("replaced", &self.replaced),
+            ("dropped", &self.dropped),
+            ("reevaluated", &self.reevaluated),
+        ];
+        each.map(|(name, count)| (name, count.load(Ordering::Relaxed)))
     }
 }
 
@@ -122,6 +178,23 @@ mod tests {
             chain.filter(kind, &object, &World::default().context()),
             Verdict::Drop
         ));
+    }
+
+    #[test]
+    fn verdicts_of_each_filter_are_counted() {
+        let (kind, object) = service(r#"{"metadata":{"namespace":"shop","name":"web"},"spec":{}}"#);
+        let counts: Vec<Arc<Counts>> = vec![Arc::default(), Arc::default(), Arc::default()];
+        let filters: [&'static dyn ObjectFilter; 3] = [&FIRST, &DROPS, &SECOND];
+        let chain = Chain::counted(filters.into_iter().zip(counts.iter().cloned()).collect());
+        for _ in 0..2 {
+            assert!(chain.view_of(kind, &object, &World::default().context()).is_none());
+        }
+        chain.count_reevaluated(3);
+        let counted: Vec<_> = counts
+            .iter()
+            .map(|counts| counts.each().map(|(_, count)| count))
+            .collect();
+        assert_eq!(counted, [[0, 2, 0, 3], [0, 0, 2, 3], [0, 0, 0, 3]]);
     }
 
     #[test]

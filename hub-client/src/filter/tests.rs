@@ -50,7 +50,7 @@ impl Default for World {
 
 impl World {
     /// The world of an example: members of `context` replace the defaults.
-    fn of(context: &Value) -> Self {
+    pub(super) fn of(context: &Value) -> Self {
         let services = [
             ("web", Some("openyurt.io/nodepool")),
             ("loc", Some("kubernetes.io/hostname")),
@@ -134,6 +134,11 @@ impl ServiceLookup for World {
         let metadata = json!({"namespace": "shop", "name": key.name(), "annotations": annotations});
         Some(Object::from_value(json!({ "metadata": metadata }), kind("", "services")).unwrap())
     }
+}
+
+pub(super) fn slice(text: &str) -> (&'static ResourceKind, Object) {
+    let kind = kind("discovery.k8s.io", "endpointslices");
+    (kind, object(kind, text))
 }
 
 fn object(kind: &ResourceKind, text: &str) -> Object {

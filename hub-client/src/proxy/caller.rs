@@ -14,13 +14,12 @@ use yurt_apimachinery::Status;
 use yurt_runtime::http::server::Peer;
 
 use crate::config::NodeIdentity;
+use crate::filter::binding::entry::is_component;
 use node::NodeRule;
 use token::NodeToken;
 
 /// Maximum size of a bearer token, bytes; projected tokens have about 1 KiB, those with many groups a few KiB.
 const TOKEN_MAX: usize = 16 * 1024;
-/// Maximum length of a component name from a User-Agent.
-const COMPONENT_MAX: usize = 63;
 
 /// Identifies callers.
 #[derive(Clone, Debug)]
@@ -136,8 +135,7 @@ fn component(headers: &HeaderMap) -> String {
         .and_then(|agent| agent.to_str().ok())
         .unwrap_or_default();
     let name = agent.split('/').next().unwrap_or_default().trim().to_lowercase();
-    let valid = name.len() <= COMPONENT_MAX && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    if valid { name } else { String::new() }
+    if is_component(&name) { name } else { String::new() }
 }
 
 /// Returns the bearer token. A second Authorization header is refused: the next server could read the other one.

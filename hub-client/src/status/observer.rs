@@ -26,6 +26,8 @@ pub(super) struct Look {
     pub(super) generation: Option<u64>,
     /// Number of forgeries, and a message about the last of them.
     pub(super) forged: (u64, String),
+    /// Message about entries of the hub's ConfigMap that are not applied.
+    pub(super) config_faults: Option<String>,
 }
 
 /// State reported last.
@@ -38,6 +40,7 @@ struct LastReported {
     last_source: Option<Source>,
     generation: Option<u64>,
     forgeries: u64,
+    config_faults: Option<String>,
 }
 
 /// An event to write: object, whether it is a warning, reason, and message.
@@ -93,6 +96,11 @@ impl LastReported {
             self.forgeries = forgeries;
             news.push((What::Node, true, "PoolDataForged", message));
         }
+        if look.config_faults != self.config_faults {
+            self.config_faults.clone_from(&look.config_faults);
+            let message = look.config_faults.clone();
+            news.extend(message.map(|message| (What::Node, true, "FilterConfigInvalid", message)));
+        }
         let settled = look.source.filter(|_| look.source == self.last_source);
         self.last_source = look.source;
         let is_new = settled.is_some() && settled != self.source;
@@ -125,6 +133,7 @@ mod tests {
             source,
             generation: None,
             forged: (0, String::new()),
+            config_faults: None,
         }
     }
 
@@ -142,6 +151,24 @@ mod tests {
             (true, "PoolDataForged", "services x/web is forged")
         );
         assert!(told.look(one()).is_empty());
+    }
+
+    #[test]
+    fn entries_that_are_not_applied_are_told_once() {
+        let mut told = LastReported::default();
+        let mut see = |faults: Option<&str>| {
+            let look = Look {
+                config_faults: faults.map(str::to_owned),
+                ..look(None, 0, None)
+            };
+            messages(&mut told, look)
+        };
+        assert_eq!(see(None), [""; 0]);
+        assert_eq!(see(Some("a")), ["a"]);
+        assert_eq!(see(Some("a")), [""; 0]);
+        assert_eq!(see(Some("b")), ["b"]);
+        assert_eq!(see(None), [""; 0]);
+        assert_eq!(see(Some("b")), ["b"]);
     }
 
     fn messages(told: &mut LastReported, look: Look) -> Vec<String> {

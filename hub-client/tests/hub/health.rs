@@ -144,13 +144,26 @@ async fn silent_server_keeps_nobody_waiting() {
     eventually("the other server must be used", answered).await;
 }
 
-/// A node without the cloud from the start still reaches the pool.
+/// A node without the cloud from the start still reaches the pool. Only its configuration is known from before.
 #[tokio::test]
 async fn hub_started_offline_uses_a_running_coordinator() {
     let mut pool = Pool::start().await;
+    let mut hub = pool.hub("n2", &["--leader-elect=false"]).await;
+    hub.until("the configuration must be read", |state| {
+        state["hubConfig"]["synced"] == true
+    })
+    .await;
+    hub.stop().await;
+    let cache = hub.folder().path().join("cache");
+    for file in std::fs::read_dir(&cache).unwrap().map(|file| file.unwrap().path()) {
+        if file.file_name() != Some("hub-config".as_ref()) {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
     pool.cloud.go_away().await;
     pool.coordinator.put("services", web());
-    let hub = pool.hub("n2", &[]).await;
+    hub.set_flag("--leader-elect=true");
+    hub.restart().await;
     hub.wait_until_complete().await;
     assert_eq!(hub.kube_proxy().get(SERVICES).await.names(), ["web"]);
     let mut watch = hub.kube_proxy().watch(SERVICES).await;

@@ -1,4 +1,4 @@
-//! Starts of the program itself that must fail: one line on stderr, and the right exit code.
+//! Starts of the program itself that end at once: the right exit code, and one line on stderr if they fail.
 
 use std::process::Command;
 
@@ -24,4 +24,33 @@ fn build_without_failpoints_has_none_and_refuses_the_variable() {
         line.starts_with("yurthub: error: YURT_FAILPOINTS: this build has no failpoint") && line.lines().count() == 1,
         "{line}"
     );
+}
+
+#[test]
+fn help_is_that_of_the_hub_and_names_the_commands() {
+    let output = Command::new(PROGRAM).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && help.starts_with("YurtHub:"), "{help}");
+    assert!(
+        help.contains("filters") && help.contains("--disabled-resource-filters"),
+        "{help}"
+    );
+    let version = Command::new(PROGRAM).arg("--version").output().unwrap();
+    assert!(version.stdout.starts_with(b"yurthub "));
+}
+
+#[test]
+fn filters_are_listed_and_explained_without_a_hub() {
+    let output = Command::new(PROGRAM).args(["filters", "list"]).output().unwrap();
+    let list = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        output.status.success() && list.starts_with("1. servicetopology ("),
+        "{list}"
+    );
+    let (code, line) = fail(Command::new(PROGRAM).args(["filters", "list", "--config=/none"]));
+    assert_eq!(code, Some(1), "{line}");
+    assert!(line.contains("/none") && line.lines().count() == 1, "{line}");
+    let (code, line) = fail(Command::new(PROGRAM).args(["filters", "explain"]));
+    assert_eq!(code, Some(2), "{line}");
+    assert!(line.contains("--component"), "{line}");
 }

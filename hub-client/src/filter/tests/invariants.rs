@@ -76,7 +76,9 @@ fn annotated_kubernetes_service_ends_at_the_hub() {
         services: &Annotated,
         ..world.context()
     };
-    let chain = binding::chain("kube-proxy", "endpointslices", yurt_apimachinery::Verb::List);
+    let table = binding::Table::new(&FILTERS, &binding::Switches::default());
+    let (group, plural) = SLICES;
+    let chain = table.chain("kube-proxy", group, plural, yurt_apimachinery::Verb::List);
     assert_eq!(chain.names(), ["servicetopology", "forwardkubesvctraffic"]);
     let seen = chain.view_of(kind, &object(kind, slice), &context).unwrap().to_value();
     assert_eq!(

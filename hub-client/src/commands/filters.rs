@@ -1,0 +1,329 @@
+//! `yurthub filters list` and `yurthub filters explain`: the bindings of the data filters, and the view of an object.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::Value;
+use yurt_apimachinery::kind::{builtin_kinds, find_kind};
+use yurt_apimachinery::{GroupResource, Object, ObjectKey, ResourceKind, Verb};
+use yurt_codec::yaml;
+
+use crate::config::{FilterFlags, FilterSettings, WorkingMode};
+use crate::filter::binding::entry::Verbs;
+use crate::filter::binding::{Binding, Row, Table};
+use crate::filter::explain::explain;
+use crate::filter::{FILTERS, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup};
+use crate::hub_config;
+
+/// Maximum size of a file that is read, bytes.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// Commands about the data filters.
+#[derive(Clone, Debug, Subcommand)]
+pub enum FiltersCommand {
+    /// Print the filters in call order, the resources that they handle, and the components that they are bound to.
+    List(ListFlags),
+    /// Print which filters bind to a request, what each does to an object, and why.
+    Explain(Box<ExplainFlags>),
+}
+
+/// Flags of `filters list`.
+#[derive(Clone, Debug, Args)]
+pub struct ListFlags {
+    /// ConfigMap yurt-hub-cfg as YAML or JSON [default: no ConfigMap].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    filters: FilterFlags,
+}
+
+/// Flags of `filters explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainFlags {
+    /// Component that reads: the first part of its User-Agent.
+    #[arg(long)]
+    component: String,
+    /// Resource that it reads, such as endpointslices or endpointslices.discovery.k8s.io.
+    #[arg(long)]
+    resource: String,
+    /// Verb of the request.
+    #[arg(long, value_enum, default_value = "list")]
+    verb: ReadVerb,
+    /// Object as YAML or JSON, for example from kubectl get -o yaml.
+    #[arg(long, value_name = "FILE")]
+    object: PathBuf,
+    /// Services that the filters look up, as YAML or JSON: one Service or a list.
+    #[arg(long, value_name = "FILE")]
+    service: Option<PathBuf>,
+    /// Name of the node.
+    #[arg(long, default_value = "node")]
+    node: String,
+    /// Pool of the node [default: none].
+    #[arg(long)]
+    pool: Option<String>,
+    /// Nodes of the pool, separated by commas [default: not known].
+    #[arg(long, value_delimiter = ',')]
+    members: Option<Vec<String>>,
+    /// spec.hostNetwork of the NodePool [default: not known].
+    #[arg(long)]
+    host_network: Option<bool>,
+    /// Address of the hub for pods.
+    #[arg(long, default_value = "169.254.2.1")]
+    hub_host: String,
+    /// HTTPS port of the hub.
+    #[arg(long, default_value_t = 10268)]
+    hub_port: u16,
+    #[command(flatten)]
+    list: ListFlags,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ReadVerb {
+    Get,
+    List,
+    Watch,
+}
+
+struct Services(BTreeMap<ObjectKey, Object>);
+
+// === impl FiltersCommand ===
+
+impl FiltersCommand {
+    /// Runs the command. Returns the text to print.
+    ///
+    /// # Errors
+    /// One line that names the flag or the file.
+    pub fn run(&self) -> Result<String, String> {
+        match self {
+            FiltersCommand::List(flags) => Ok(listed(&flags.table()?.0)),
+            FiltersCommand::Explain(flags) => flags.run(),
+        }
+    }
+}
+
+// === impl ListFlags ===
+
+impl ListFlags {
+    fn table(&self) -> Result<(Table, FilterSettings), String> {
+        let settings = self
+            .filters
+            .check(WorkingMode::Edge)
+            .map_err(|error| error.to_string())?;
+        let table = Table::new(&FILTERS, &settings.switches);
+        let table = match &self.config {
+            None => table,
+            Some(path) => {
+                let config_map = read(path)?;
+                let data = hub_config::data_of(&config_map).map_err(|error| format!("{}: {error}", path.display()))?;
+                table.with(&data)
+            }
+        };
+        Ok((table, settings))
+    }
+}
+
+// === impl ExplainFlags ===
+
+impl ExplainFlags {
+    fn run(&self) -> Result<String, String> {
+        let (table, settings) = self.list.table()?;
+        let kind = kind_of(&self.resource)?;
+        let object = Object::from_value(read(&self.object)?, kind)
+            .map_err(|error| format!("--object: {}: {error}", self.object.display()))?;
+        let services = Services::read(self.service.as_deref())?;
+        let names: Option<BTreeSet<String>> = self.members.as_ref().map(|names| names.iter().cloned().collect());
+        let pool = self.pool.as_deref().map_or(Pool::NoPool, |name| {
+            Pool::Named(NodePool {
+                name,
+                members: names.as_ref().map_or(Members::Unknown, Members::Names),
+                host_network: self.host_network,
+            })
+        });
+        let context = FilterContext {
+            hub: HubAddress {
+                host: &self.hub_host,
+                secure_port: self.hub_port,
+            },
+            node_name: &self.node,
+            pool,
+            services: &services,
+            options: settings.options,
+        };
+        let verb = match self.verb {
+            ReadVerb::Get => Verb::Get,
+            ReadVerb::List => Verb::List,
+            ReadVerb::Watch => Verb::Watch,
+        };
+        let explanation = explain(&table, &self.component.to_lowercase(), verb, (kind, &object), &context);
+        Ok(format!("{explanation}{}", faults(&table)))
+    }
+}
+
+/// Prints the table.
+fn listed(table: &Table) -> String {
+    let mut text = String::new();
+    for (number, row) in table.rows().iter().enumerate() {
+        let resources: Vec<String> = row.registration.resources.iter().map(name).collect();
+        let off = row.off.map_or(String::new(), |flag| format!(", does not run: {flag}"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{}. {} ({}){off}",
+            number + 1,
+            row.registration.filter.name(),
+            resources.join(", ")
+        );
+        for (component, binding) in &row.bound {
+            let _ = writeln!(text, "     {component}: {}{}", binding.origin, exactly(row, binding));
+        }
+    }
+    text + &faults(table)
+}
+
+/// Resources and verbs of a binding, if they are not all.
+fn exactly(row: &Row, binding: &Binding) -> String {
+    if binding.verbs.iter().all(|verbs| *verbs == Verbs::ALL) {
+        return String::new();
+    }
+    let bound = row.registration.resources.iter().zip(&binding.verbs);
+    let bound = bound.filter(|(_, verbs)| **verbs != Verbs::default());
+    let words: Vec<String> = bound
+        .map(|(resource, verbs)| format!("{}#{}", name(resource), verbs.names().join(";")))
+        .collect();
+    format!(", {}", words.join(", "))
+}
+
+fn faults(table: &Table) -> String {
+    let lines = table.faults().iter().map(|fault| {
+        let (key, entry, reason) = (&fault.key, &fault.entry, &fault.reason);
+        format!("Not applied: {key:?}: {entry:?}: {reason}\n")
+    });
+    lines.collect()
+}
+
+fn name((group, plural): &(&str, &str)) -> String {
+    GroupResource::new(*group, *plural).to_string()
+}
+
+/// Finds a built-in kind by its plural, with or without its group.
+fn kind_of(resource: &str) -> Result<&'static ResourceKind, String> {
+    let mut kinds = builtin_kinds().iter();
+    let found = kinds.find(|kind| kind.plural == resource || kind.group_resource().to_string() == resource);
+    found.ok_or_else(|| {
+        format!("--resource: {resource:?} is not a built-in resource; write its plural, such as services")
+    })
+}
+
+fn read(path: &Path) -> Result<Value, String> {
+    let failed = |error: String| format!("{}: {error}", path.display());
+    let size = std::fs::metadata(path)
+        .map_err(|error| failed(error.to_string()))?
+        .len();
+    if size > FILE_BYTES_MAX {
+        return Err(failed(format!("has {size} bytes; at most {FILE_BYTES_MAX} are read")));
+    }
+    let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    yaml::parse(&text).map_err(|error| failed(error.to_string()))
+}
+
+// === impl Services ===
+
+impl Services {
+    fn read(path: Option<&Path>) -> Result<Self, String> {
+        let kind = find_kind("", "services").ok_or("services are not a built-in resource")?;
+        let Some(path) = path else {
+            return Ok(Self(BTreeMap::new()));
+        };
+        let document = read(path)?;
+        let items = match document.get("items").and_then(Value::as_array) {
+            Some(items) => items.clone(),
+            None => vec![document],
+        };
+        let objects = items.into_iter().map(|item| {
+            let object = Object::from_value(item, kind).map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok((object.key().clone(), object))
+        });
+        Ok(Self(objects.collect::<Result<_, String>>()?))
+    }
+}
+
+impl ServiceLookup for Services {
+    fn service(&self, key: &ObjectKey) -> Option<Object> {
+        self.0.get(key).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: FiltersCommand,
+    }
+
+    fn run(args: &[&str]) -> Result<String, String> {
+        let line = Line::try_parse_from([&["filters"], args].concat()).map_err(|error| error.to_string())?;
+        line.command.run()
+    }
+
+    #[test]
+    fn list_shows_the_bindings_of_a_config_map_and_what_it_does_not_apply() {
+        let folder = TestDir::new();
+        let path = folder.write(
+            "config.yaml",
+            "kind: ConfigMap\ndata:\n  masterservice: agent, -kubelet\n  filter_servicetopology: cilium/endpoints#list, '*'\n",
+        );
+        let flag = format!("--config={}", path.display());
+        let text = run(&["list", &flag]).unwrap();
+        for expected in [
+            "masterservice (services)\n     agent: ConfigMap\n",
+            "     cilium: ConfigMap, endpoints#get;list\n     coredns: default\n",
+            "Not applied: \"filter_servicetopology\": \"'*'\"",
+        ] {
+            assert!(text.contains(expected), "{expected:?} in {text}");
+        }
+        let text = run(&["list", "--disabled-resource-filters=masterservice"]).unwrap();
+        let off = "masterservice (services), does not run: --disabled-resource-filters";
+        assert!(text.contains(off), "{text}");
+        assert!(run(&["list", "--config=/none"]).is_err_and(|why| why.starts_with("/none: ")));
+    }
+
+    #[test]
+    fn explain_reads_object_and_inputs_from_files() {
+        let folder = TestDir::new();
+        let object = folder.write(
+            "slice.yaml",
+            "metadata: {namespace: shop, name: web-1, labels: {kubernetes.io/service-name: web}}\n\
+             endpoints: [{nodeName: e1}, {nodeName: w1}]\n",
+        );
+        let services = folder.write(
+            "services.json",
+            r#"{"items":[{"metadata":{"namespace":"shop","name":"web","annotations":{"openyurt.io/topologyKeys":"openyurt.io/nodepool"}}}]}"#,
+        );
+        let (object, services) = (
+            format!("--object={}", object.display()),
+            format!("--service={}", services.display()),
+        );
+        let base = [
+            "explain",
+            "--component=Kube-Proxy",
+            "--resource=endpointslices",
+            &object,
+        ];
+        let more = ["--node=e1", "--pool=east", "--members=e1,e2", &services];
+        let text = run(&[&base[..], &more].concat()).unwrap();
+        assert!(text.contains("- /endpoints/1: {\"nodeName\":\"w1\"}"), "{text}");
+        let text = run(&base).unwrap();
+        assert!(text.contains("because Service shop/web is unknown"), "{text}");
+        assert!(text.ends_with("Result: the client does not see the object\n"), "{text}");
+        let wrong = ["explain", "--component=a", "--resource=nosuch", &object];
+        assert!(run(&wrong).is_err_and(|why| why.contains("--resource")));
+    }
+}
