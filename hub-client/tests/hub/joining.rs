@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use yurt_runtime::http::{self as our_http, full};
 use yurt_runtime::tls::{CertificateInfo, PemSource, public_key_pin};
-use yurt_test_support::{TestDir, eventually};
+use yurt_test_support::{PATIENCE, TestDir, eventually};
 
 use super::client::request;
 use super::cloud::Cloud;
@@ -63,7 +63,8 @@ async fn pending(cloud: &Cloud) -> String {
 }
 
 async fn failure(flags: &[String], folder: TestDir) -> String {
-    match TestHub::try_start(flags.to_vec(), folder).await {
+    let started = tokio::time::timeout(PATIENCE, TestHub::try_start(flags.to_vec(), folder));
+    match started.await.expect("the start must end") {
         Err(error) => error.to_string(),
         Ok(_) => panic!("the start must fail"),
     }
