@@ -27,10 +27,11 @@ use crate::pool::scope::discover::{discovered, group_path};
 use crate::replicas::{CACHED, PoolData, budget};
 use crate::upstream::{Cloud, in_words};
 
-/// Maximum number of selections. A kubelet with 110 pods has about 400.
-pub const SELECTIONS_MAX: usize = 1024;
+/// Maximum number of selections. Each is a stream of the connection that carries pool data, too, and kube-apiserver accepts
+/// 250 streams per connection. Above that, streams of pool data would wait.
+pub const SELECTIONS_MAX: usize = 200;
 /// Maximum number of selections that only callers with a token of their own use. The others are the node's.
-pub const SELECTIONS_OF_TOKENS_MAX: usize = 256;
+pub const SELECTIONS_OF_TOKENS_MAX: usize = 64;
 /// Time without a reader after which a selection is dropped. Time without the cloud does not count.
 pub const IDLE_MAX: Duration = Duration::from_secs(3600);
 /// The same for a selection that was never complete.
