@@ -91,6 +91,13 @@ async fn requests_in_flight_end_when_the_link_falls_silent() {
         (504, None),
         "the cloud may have acted on it"
     );
+    for answer in [&get, &post] {
+        let why = String::from_utf8_lossy(&answer.body);
+        assert!(
+            why.contains("the server has fallen silent"),
+            "not for a later cause: {why}"
+        );
+    }
     assert!(
         log.unwrap().is_err(),
         "an answer that is cut is not taken for a whole one"
