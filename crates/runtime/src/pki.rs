@@ -20,7 +20,6 @@ mod secret_file;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use organizations::pem;
 pub use request::RequestKey;
 pub use secret_file::{write_public, write_secret};
 

@@ -29,6 +29,7 @@ pub use identity::PeerIdentity;
 pub use inspect::{CertificateInfo, pinned, public_key_pin};
 pub use pair::{PAIR_WAIT, load_pair};
 pub use peer::PeerTls;
+pub(crate) use pem::to_pem;
 pub use pem::{PemIdentity, PemPair, PemSource, check_pair};
 pub use reload::POLL_INTERVAL;
 pub use server::{ReloadingServerTls, ServerTls};

@@ -1,3 +1,5 @@
+//! Plans of the dummy address and of the NAT rules, played on recorded answers of the system's programs.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;

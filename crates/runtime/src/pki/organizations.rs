@@ -7,6 +7,7 @@
 use rcgen::{DistinguishedName, DnType, KeyPair, PublicKeyData, SignatureAlgorithm, SigningKey};
 
 use super::PkiError;
+use crate::tls::to_pem;
 
 /// Signs the certificate in its form after [`finish`].
 pub(super) struct Signer<'a>(pub(super) &'a KeyPair);
@@ -41,7 +42,7 @@ pub(super) fn finish(label: &str, der: &[u8], organizations: usize) -> Result<St
         // A key or serial number that happens to contain a placeholder: one in 10^10, and a retry helps.
         return Err(PkiError::Signing(rcgen::Error::CouldNotParseCertificate));
     }
-    Ok(pem(label, &der))
+    Ok(to_pem(label, &der))
 }
 
 fn replace(der: &[u8]) -> (Vec<u8>, usize) {
@@ -55,22 +56,6 @@ fn replace(der: &[u8]) -> (Vec<u8>, usize) {
         }
     }
     (der, replaced)
-}
-
-/// PEM (RFC 7468): base64 in lines of 64 characters.
-pub(crate) fn pem(label: &str, der: &[u8]) -> String {
-    use base64::Engine as _;
-    let base64 = base64::engine::general_purpose::STANDARD.encode(der);
-    let mut text = format!("-----BEGIN {label}-----\n");
-    let mut rest = base64.as_str();
-    while !rest.is_empty() {
-        let (line, next) = rest.split_at(rest.len().min(64));
-        text.push_str(line);
-        text.push('\n');
-        rest = next;
-    }
-    text.push_str(&format!("-----END {label}-----\n"));
-    text
 }
 
 // === impl Signer ===

@@ -64,7 +64,7 @@ pub fn pinned(source: &PemSource, pins: &[String]) -> Result<String, TlsError> {
     let pem = certificates
         .iter()
         .filter(fits)
-        .map(|der| crate::pki::pem("CERTIFICATE", der));
+        .map(|der| super::to_pem("CERTIFICATE", der));
     Ok(pem.collect())
 }
 

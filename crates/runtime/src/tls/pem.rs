@@ -56,6 +56,22 @@ pub fn check_pair(pair: &PemPair) -> Result<(), TlsError> {
     PemIdentity::inline("the given pair", pair).load().map(drop)
 }
 
+/// Returns `der` as PEM (RFC 7468): base64 in lines of 64 characters.
+pub(crate) fn to_pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let base64 = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut text = format!("-----BEGIN {label}-----\n");
+    let mut rest = base64.as_str();
+    while !rest.is_empty() {
+        let (line, next) = rest.split_at(rest.len().min(64));
+        text.push_str(line);
+        text.push('\n');
+        rest = next;
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
+}
+
 // === impl PemPair ===
 
 impl fmt::Debug for PemPair {
