@@ -354,7 +354,7 @@ impl Resource {
 
     /// One object as clients of this resource see it.
     pub(crate) fn shown(&self, object: &Object) -> Object {
-        self.look().show(object).unwrap_or_else(|| object.clone())
+        self.look().show(object)
     }
 
     /// Translates a client's field selector for stored objects.

@@ -229,7 +229,7 @@ impl Proxy {
     /// True if this is a request of the kubelet for its own node's lease. A create is a POST to the collection.
     fn is_own_lease(&self, info: &RequestInfo, method: &Method, caller: &Caller) -> bool {
         // In cloud mode the lease is a request as any other.
-        self.local.node.mode == WorkingMode::Edge
+        self.local.mode == WorkingMode::Edge
             && caller.is_node_component("kubelet")
             && info.group == "coordination.k8s.io"
             && info.resource == "leases"

@@ -8,6 +8,7 @@
 //!   fetches it. `nodepool` reads the membership where the cloud has NodePools.
 //! * State of the data: [`sources`] (freshness), [`membership`] (names of the members), [`scope`] (resources beyond
 //!   [`POOL_SCOPE`]), [`budget`] (bytes of all replicas).
+//! * Filtered views of the replicas: [`derived`].
 //! * Disk: [`disk`] opens the file, [`durable_copy`] is what it is opened as, [`origin`] its pool and cluster.
 //! * Cloud history: [`history_check`] asks whether the cloud still has it. [`ahead`] abandons a replica that is ahead of
 //!   the leader's; [`lag`] detects one that is behind.
@@ -17,6 +18,7 @@
 pub mod ahead;
 pub mod alarm;
 pub mod budget;
+pub mod derived;
 pub mod disk;
 pub mod distrust;
 pub mod durable_copy;

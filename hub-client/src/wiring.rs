@@ -29,13 +29,16 @@ use crate::proxy::authorize::{self, Authorizer, Means};
 use crate::proxy::cached::Cached;
 use crate::proxy::caller::Callers;
 use crate::proxy::caller::token::NodeToken;
-use crate::proxy::local::{Local, NodeFacts};
+use crate::proxy::local::Local;
 use crate::proxy::pass_through::PassThrough;
 use crate::proxy::places::Places;
 use crate::proxy::serving::Serving;
 use crate::proxy::written::Written;
 use crate::replicas::PoolData;
 use crate::replicas::alarm::{FINDINGS_MAX, Finding};
+use crate::replicas::derived::Derived;
+use crate::replicas::derived::editions::Editions;
+use crate::replicas::derived::inputs::{LiveInputs, NodeFacts};
 use crate::status::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
@@ -61,6 +64,7 @@ pub(crate) struct Wiring {
     rank: watch::Sender<u32>,
     hub_config: (ConfigFile, watch::Sender<Arc<HubConfig>>),
     approval: watch::Sender<Arc<Approval>>,
+    editions: Arc<Editions>,
     findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
     cache: Cache,
     agents: Arc<Agents>,
@@ -112,6 +116,7 @@ impl Wiring {
             rank: watch::Sender::new(0),
             agents,
             approval: watch::Sender::new(Arc::new(filters)),
+            editions: Arc::default(),
             hub_config: (config_file, hub_config),
             findings: (findings, Mutex::new(Some(found))),
             cache,
@@ -170,7 +175,13 @@ impl Wiring {
     /// Starts binding the filters as the ConfigMap says.
     fn start_binding(&self) {
         let (state, config) = (self.approval.clone(), self.hub_config.1.subscribe());
-        let binding = approver::follow(state, config, |_| (), self.tasks.token());
+        let editions = self.editions.clone();
+        let binding = approver::follow(
+            state,
+            config,
+            move |changed| editions.changed(changed),
+            self.tasks.token(),
+        );
         self.tasks.spawn_critical("bind-filters", binding);
     }
 
@@ -188,7 +199,6 @@ impl Wiring {
             pool: config.pool.clone(),
             host: config.hub_host,
             secure_port: config.secure_addr.port(),
-            mode: config.mode,
             options: config.filters.options,
         };
         let means = Means {
@@ -209,7 +219,12 @@ impl Wiring {
         let local = Local {
             data: self.data.clone(),
             authorizer,
-            node,
+            derived: Derived::new(
+                LiveInputs::new(node, self.data.clone()),
+                self.editions.clone(),
+                self.tasks.clone(),
+            ),
+            mode: config.mode,
             serving: Serving {
                 cloud: self.cloud.0.subscribe(),
                 min_request_timeout: config.min_request_timeout,

@@ -80,18 +80,14 @@ pub(crate) struct Shown {
 }
 
 impl serve::View for Shown {
-    fn show(&self, object: &Object) -> Option<Object> {
+    fn show(&self, object: &Object) -> Object {
         let mut value = object.to_value();
         self.view.to_view(&mut value);
         if let Some(message) = schema::find(&self.kind.group, &self.kind.version, &self.kind.kind) {
             canonicalize(&mut value, message);
         }
         // A stored object can be parsed, and a change of names keeps it so.
-        Object::from_value(value, self.kind).ok()
-    }
-
-    fn hides(&self) -> bool {
-        false
+        Object::from_value(value, self.kind).unwrap_or_else(|_| object.clone())
     }
 
     fn kind(&self) -> Option<&'static ResourceKind> {

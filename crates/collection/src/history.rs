@@ -170,8 +170,10 @@ impl Collection {
     pub(super) fn add_tombstone(&mut self, object: Object, created: ResourceVersion) {
         self.count_burial(&object);
         self.note_created(object.resource_version(), object.key(), created);
-        self.tombstones
-            .insert((object.resource_version(), object.key().clone()), object);
+        let at = (object.resource_version(), object.key().clone());
+        if let Some(same) = self.tombstones.insert(at, object) {
+            self.tombstone_bytes -= same.size();
+        }
         self.forget_old();
     }
 

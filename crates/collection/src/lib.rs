@@ -22,9 +22,10 @@
 //!
 //! In reading order: `write` (events, lists, recovery), `log` (the tail), `reader` (resume and catch-up), `snapshot_at` (pages
 //! of one version), `history` (tombstones, gaps, limits), `timeline` and [`generation`] (a cloud with another history),
-//! `mark` (the bound of what is served), `dirty` and `changed_keys` (records for a store and for waiting readers).
+//! `derived` (views that also change with other inputs), `mark` (the bound of what is served), `dirty` and `changed_keys` (records for a store and for waiting readers).
 
 mod changed_keys;
+mod derived;
 mod dirty;
 pub mod generation;
 mod history;
@@ -43,6 +44,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 pub use changed_keys::{ChangedKeys, KEY_GROUPS};
+pub use derived::{Filtered, outline};
 pub use dirty::Dirty;
 pub use history::{Gap, History, Limits, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
@@ -114,6 +116,8 @@ pub struct Collection {
     dirty: Option<Dirty>,
     /// Keys changed since the last [`Self::take_changed_keys`].
     changed_keys: ChangedKeys,
+    /// Only in the view of another collection.
+    derived: Option<Box<derived::Derived>>,
 }
 
 impl Collection {
@@ -153,6 +157,7 @@ impl Collection {
             limits,
             dirty: durable.then(Dirty::default),
             changed_keys: ChangedKeys::default(),
+            derived: None,
         }
     }
 

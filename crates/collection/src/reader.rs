@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
+use super::derived::Withheld;
 use super::{Change, ChangeKind, Collection, KeyRange, RangeTombstone, Step};
 
 /// Placeholder for "no RV". A collection has thousands of readers, and an `Option` would cost each of them another word.
@@ -58,6 +59,14 @@ pub enum Delivery {
     },
 }
 
+/// An object that is gone, in a catch-up.
+struct Gone<'a> {
+    rv: ResourceVersion,
+    object: &'a Object,
+    /// Readers below it do not know the object; `None` for a tombstone, which the collection notes.
+    created: Option<ResourceVersion>,
+}
+
 /// The reader's position is older than the remembered history, or of another generation: it has to start over (410).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {position} ({floor})")]
@@ -108,6 +117,18 @@ impl Reader {
 
     pub(super) fn resumed_at(&self) -> ResourceVersion {
         self.resumed_at
+    }
+}
+
+// === impl Gone ===
+
+impl<'a> Gone<'a> {
+    fn hidden(hidden: &'a Withheld) -> Self {
+        Self {
+            rv: hidden.object.resource_version(),
+            object: &hidden.object,
+            created: Some(hidden.created),
+        }
     }
 }
 
@@ -268,20 +289,17 @@ impl Collection {
             reader.step_from = reader.position;
             deliveries.push(Delivery::DiffBegin(self.position));
         }
+        // Objects it may have received in this catch-up: those that lived when it began, and have an RV up to here.
+        let knows = (reader.resumed_at, reader.position);
+        let from = self.first_due(reader);
         if reader.began_at == NO_STEP {
             reader.began_at = self.position;
         }
-        // Objects it may have received in this catch-up: those that lived when it began, and have an RV up to here.
-        let knows = (reader.resumed_at, reader.position);
-        let after = (
-            ResourceVersion(reader.position.0.saturating_add(1)),
-            ObjectKey::parse(""),
-        );
-        let mut live = self.by_rv.range(after.clone()..).peekable();
-        let mut gone = self.tombstones.range(after..).peekable();
+        let mut live = self.by_rv.range((from, ObjectKey::parse(""))..).peekable();
+        let mut gone = self.gone_from(from).peekable();
         loop {
             let next_live = live.peek().map(|(rv, _)| *rv);
-            let next_gone = gone.peek().map(|((rv, _), _)| *rv);
+            let next_gone = gone.peek().map(|gone| gone.rv);
             let next = match (next_live, next_gone) {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
@@ -293,11 +311,10 @@ impl Collection {
             }
             reader.position = rv;
             if next_gone == Some(rv) {
-                let object = gone.next().map(|(_, object)| object);
                 let up_to = if rv <= reader.began_at { knows.0 } else { knows.1 };
-                let is_told = |key: &ObjectKey| !reader.is_client || self.may_be_known(rv, key, up_to);
-                let object = object.filter(|object| keys.contains(object.key().as_str()) && is_told(object.key()));
-                deliveries.extend(object.cloned().map(Delivery::Gone));
+                let gone = gone.next().filter(|gone| keys.contains(gone.object.key().as_str()));
+                let gone = gone.filter(|gone| !reader.is_client || self.is_known(gone, up_to));
+                deliveries.extend(gone.map(|gone| Delivery::Gone(gone.object.clone())));
             } else if let Some(found) = live
                 .next()
                 .filter(|(_, key)| keys.contains(key.as_str()))
@@ -320,6 +337,42 @@ impl Collection {
             deliveries.push(Delivery::DiffEnd { to, jumped });
         }
         deliveries
+    }
+
+    /// The first RV that a reader in catch-up has not received as a whole. A derived collection may have changed at its
+    /// position after the reader had reached it.
+    fn first_due(&self, reader: &Reader) -> ResourceVersion {
+        let repeats = reader.began_at == NO_STEP && reader.position <= self.revised_to();
+        ResourceVersion(reader.position.0.saturating_add(u64::from(!repeats)))
+    }
+
+    /// Deletions from `rv` on, in RV order: those of the source, and objects that a derived collection hides.
+    fn gone_from(&self, rv: ResourceVersion) -> impl Iterator<Item = Gone<'_>> {
+        let hidden = self.withheld().filter(|hidden| hidden.object.resource_version() >= rv);
+        let mut hidden: Vec<Gone<'_>> = hidden.map(Gone::hidden).collect();
+        hidden.sort_by_key(|gone| gone.rv);
+        let mut hidden = hidden.into_iter().peekable();
+        let mut buried = self.tombstones.range((rv, ObjectKey::parse(""))..).peekable();
+        std::iter::from_fn(move || {
+            let next_hidden = hidden.peek().map(|gone| gone.rv);
+            let is_buried = |((rv, _), _): &(&(ResourceVersion, ObjectKey), &Object)| {
+                next_hidden.is_none_or(|hidden| *rv <= hidden)
+            };
+            let buried = buried.next_if(is_buried).map(|((rv, _), object)| Gone {
+                rv: *rv,
+                object,
+                created: None,
+            });
+            buried.or_else(|| hidden.next())
+        })
+    }
+
+    /// True if a reader that knows nothing above `position` may know the object.
+    fn is_known(&self, gone: &Gone<'_>, position: ResourceVersion) -> bool {
+        match gone.created {
+            Some(created) => created <= position,
+            None => self.may_be_known(gone.rv, gone.object.key(), position),
+        }
     }
 
     /// Delivers range tombstones that come before the next exact RV: those that began at or before the position the

@@ -12,6 +12,7 @@ use yurt_codec::negotiation::{Shape, negotiate};
 use super::*;
 
 mod ahead;
+mod derived;
 mod dirty;
 mod generations;
 mod history;

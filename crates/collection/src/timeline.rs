@@ -51,6 +51,8 @@ pub enum Resumption {
     ByNumber,
     /// The client's state is unknown: it receives every object that is here, and every deletion.
     Everything,
+    /// The client is ahead of a derived collection: its state is unknown, and it has to wait until `C` has reached it.
+    Later,
 }
 
 // === impl Collection ===
@@ -81,24 +83,27 @@ impl Collection {
     /// [`Expired`] when it has to start over.
     pub fn resumption(&self, position: ResourceVersion) -> Result<Resumption, Expired> {
         let floor = self.floor;
-        let is_ahead = position > self.position && self.position <= self.high;
-        if self.high.is_zero() || (position > self.high && !is_ahead) {
+        let is_ahead = position > self.position;
+        let is_of_another_history = is_ahead && self.position <= self.high && !self.high.is_zero();
+        if is_ahead && self.derived.is_some() && !is_of_another_history {
+            Ok(Resumption::Later)
+        } else if position > self.unsettled() && !is_of_another_history {
             Ok(Resumption::ByNumber)
-        } else if position < floor || is_ahead {
+        } else if position < floor || is_of_another_history || self.is_in_gap(position) {
             Err(Expired { position, floor })
         } else {
             Ok(Resumption::Everything)
         }
     }
 
-    /// Returns a reader at or below H, for a client that receives everything, and the deletions up to there. The
-    /// objects up to the reader's position are sent in between, in any order: a client that is cut there receives
+    /// Returns a reader for a client at `position` that receives everything, and the deletions up to the reader's
+    /// position. The objects up to there are sent in between, in any order: a client that is cut there receives
     /// everything again. A name that any object uses again is not among the deletions.
     ///
     /// # Errors
     /// [`Expired`] when a deletion that the client needs may have been forgotten.
-    pub fn correction(&self) -> Result<(Reader, Vec<Object>), Expired> {
-        let to = self.high.min(self.position);
+    pub fn correction(&self, position: ResourceVersion) -> Result<(Reader, Vec<Object>), Expired> {
+        let to = self.unsettled().max(position).min(self.position);
         let reader = match to == self.position {
             true => self.follow(),
             false => self.open(to)?,
@@ -108,7 +113,9 @@ impl Collection {
             .tombstones
             .values()
             .filter(|object| object.resource_version() <= to);
+        let hidden = self.withheld().map(|withheld| &withheld.object);
         let gone = ranges.map(|range| &range.object).chain(buried).chain(&self.previous);
+        let gone = gone.chain(hidden);
         // An object that exists again under that name is sent as a change, as after a list: the client may well hold
         // it.
         let is_there = |key| self.objects.get(key).is_some_and(|live| live.created <= to);
@@ -191,7 +198,7 @@ impl Collection {
     /// Drops the previous objects once the floor has passed H: clients of older generations then start over and need no
     /// deletions.
     pub(super) fn forget_previous(&mut self) {
-        if !self.previous.is_empty() && self.floor > self.high {
+        if !self.previous.is_empty() && self.floor > self.unsettled() {
             self.previous = Vec::new();
         }
     }

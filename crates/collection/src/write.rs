@@ -317,6 +317,7 @@ impl Collection {
     fn move_to(&mut self, rv: ResourceVersion) {
         self.position = rv;
         self.forget_previous();
+        self.repeat_revisions();
         if let Some(dirty) = &mut self.dirty {
             dirty.moved = true;
         }
@@ -361,7 +362,7 @@ impl Collection {
         held.is_some_and(|live| live.object.uid() == object.uid())
     }
 
-    fn take_live(&mut self, key: &ObjectKey) -> Option<Live> {
+    pub(super) fn take_live(&mut self, key: &ObjectKey) -> Option<Live> {
         let live = self.objects.remove(key)?;
         self.object_bytes -= live.object.size();
         self.by_rv.remove(&(live.object.resource_version(), key.clone()));
@@ -376,17 +377,19 @@ impl Collection {
         }
     }
 
-    fn put(&mut self, object: Object, is_conflated: bool) {
+    pub(super) fn put(&mut self, object: Object, is_conflated: bool) {
         let key = object.key().clone();
+        let known = self.unhide(&key);
         let held = self.objects.get(&key);
         if held.is_some_and(|live| live.object.uid() != object.uid()) {
             // Deleted and created again between two lists: readers must receive the deletion first.
             self.remove_unwatched(&key, object.resource_version());
         }
-        let (kind, created) = match self.objects.get(&key) {
-            Some(live) => (ChangeKind::Updated, live.created),
-            None if is_conflated => (ChangeKind::Created, self.next_creation()),
-            None => (ChangeKind::Created, object.resource_version()),
+        let (kind, created) = match (self.objects.get(&key), known) {
+            (Some(live), _) => (ChangeKind::Updated, live.created),
+            (None, Some(created)) => (ChangeKind::Created, created),
+            (None, None) if is_conflated => (ChangeKind::Created, self.next_creation()),
+            (None, None) => (ChangeKind::Created, object.resource_version()),
         };
         let previous = self.insert_live(object.clone(), created).map(|live| live.object);
         if let Some(dirty) = &mut self.dirty {
@@ -398,8 +401,10 @@ impl Collection {
     /// Also records the deletion of an object that is not held. It came and went while the source had no reader here,
     /// but a reader of this collection that is ahead may know it.
     fn remove(&mut self, last: Object, is_conflated: bool) {
+        let known = self.unhide(last.key());
         let held = self.take_live(last.key());
-        let created = held.as_ref().map_or(self.next_creation(), |live| live.created);
+        let created = held.as_ref().map(|live| live.created).or(known);
+        let created = created.unwrap_or_else(|| self.next_creation());
         let previous = held.map(|live| live.object);
         if let Some(dirty) = &mut self.dirty {
             dirty.add_tombstone(last.clone());
@@ -407,6 +412,12 @@ impl Collection {
         self.add_tombstone(last.clone(), created);
         self.bound_dirty();
         let change = Change::new(ChangeKind::Deleted, last, previous, is_conflated);
+        self.push(Step::Change(change));
+    }
+
+    /// Publishes a deletion that the source did not send.
+    pub(super) fn push_deletion(&mut self, last: Object, previous: Object) {
+        let change = Change::new(ChangeKind::Deleted, last, Some(previous), false);
         self.push(Step::Change(change));
     }
 

@@ -22,7 +22,7 @@ pub struct SharedCollection {
     /// Progress of the store that this collection belongs to; `None` if it has a source of its own.
     progress: Option<Progress>,
     /// Watches that were ended with 410, so that their clients list again.
-    relists_forced: AtomicU64,
+    relists_forced: Arc<AtomicU64>,
 }
 
 /// RV up to which a store has published everything, in any of its collections. The number is common to all of them: a
@@ -101,7 +101,7 @@ impl SharedCollection {
             by_key: OnceLock::new(),
             starting: Arc::new(Semaphore::new(STARTING_WATCHES_MAX)),
             progress: None,
-            relists_forced: AtomicU64::new(0),
+            relists_forced: Arc::default(),
         }
     }
 
@@ -111,6 +111,15 @@ impl SharedCollection {
         Self {
             progress: Some(progress),
             ..Self::new(kind, false)
+        }
+    }
+
+    /// An empty collection for a view of `source`. Forced relists count as its own.
+    #[must_use]
+    pub fn view_of(source: &Self) -> Self {
+        Self {
+            relists_forced: source.relists_forced.clone(),
+            ..Self::new(source.kind, false)
         }
     }
 

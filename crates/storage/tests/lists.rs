@@ -7,8 +7,9 @@ use futures_util::FutureExt as _;
 use yurt_apimachinery::kind::{ResourceKind, find_kind};
 use yurt_apimachinery::options::ContinueToken;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
-use yurt_storage::serve::{self, Listed, Selection, Unfiltered, View};
+use yurt_apimachinery::{ListOptions, Object, ObjectKey, ResourceVersion, Status};
+use yurt_collection::Collection;
+use yurt_storage::serve::{self, Listed, Selection, Unfiltered};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 fn kind() -> &'static ResourceKind {
@@ -294,32 +295,38 @@ async fn list_not_older_than_a_version_waits_for_it_and_gives_up() {
     }
 }
 
-/// Shows every third object.
-struct Thirds;
-
-impl View for Thirds {
-    fn show(&self, object: &Object) -> Option<Object> {
-        object.resource_version().0.is_multiple_of(3).then(|| object.clone())
-    }
-}
-
 #[tokio::test]
-async fn pages_of_a_filtered_view_are_full_and_count_nothing() {
-    let shared = ten();
-    let mut query = "limit=2".to_owned();
-    let mut seen = Vec::new();
-    loop {
-        let options = ListOptions::parse(Some(&query), false, kind()).expect("valid query");
-        let page = serve::list(&shared, &options, &Selection::default(), &Thirds, ResourceVersion::ZERO).await;
-        let page = page.expect("a page");
-        assert!(
-            page.objects.len() == 2 || page.meta.continue_token.is_none(),
-            "a short page is the last one"
-        );
-        assert_eq!(page.meta.remaining_item_count, None);
-        seen.extend(page.objects.iter().map(|object| object.resource_version().0));
-        let Some(token) = page.meta.continue_token else { break };
-        query = format!("limit=2&continue={token}");
-    }
-    assert_eq!(seen, [12, 15, 18]);
+async fn page_after_a_revision_is_of_another_state() {
+    let source = ten();
+    let view = SharedCollection::view_of(&source);
+    let recovered = source.read(Collection::to_recovered);
+    view.update(|held| *held = Collection::derived(recovered, ResourceVersion::ZERO, Vec::new()));
+    let revise = |key: &str| {
+        let key = ObjectKey::parse(key);
+        let state = view.read(|held| held.object(&key).cloned());
+        view.update(|held| held.revise(vec![(key, state)]));
+    };
+    let first = async || {
+        list(&view, "limit=2")
+            .await
+            .expect("a page")
+            .meta
+            .continue_token
+            .expect("more")
+    };
+    let next = async |token: &str| list(&view, &format!("limit=2&continue={token}")).await;
+    let before = first().await;
+    next(&before).await.expect("nothing was revised");
+    revise("shop/s00");
+    let late = next(&before).await.expect_err("the state of the first page is gone");
+    assert_eq!(late.code(), 410);
+    let latest = late.continue_token().expect("a token of the present state").to_owned();
+    next(&latest).await.expect("the present state");
+    let between = first().await;
+    assert_eq!(next(&between).await.expect("a page").objects[0].name(), "s02");
+    revise("shop/s09");
+    assert_eq!(next(&between).await.expect_err("revised again").code(), 410);
+    let at = first().await;
+    view.update(|held| held.advance(ResourceVersion(1000)));
+    next(&at).await.expect("nothing was revised since");
 }

@@ -11,8 +11,9 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::{ResourceKind, find_kind};
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
+use yurt_apimachinery::{ListOptions, Object, ObjectKey, ResourceVersion};
 use yurt_codec::negotiation::Negotiated;
+use yurt_collection::Collection;
 use yurt_runtime::Clock;
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
@@ -228,8 +229,8 @@ async fn body(frames: &mut Frames) -> (String, Value) {
 struct Everything;
 
 impl View for Everything {
-    fn show(&self, object: &Object) -> Option<Object> {
-        Some(object.clone())
+    fn show(&self, object: &Object) -> Object {
+        object.clone()
     }
 }
 
@@ -439,61 +440,92 @@ async fn replica_that_resumes_below_the_log_is_told_one_step() {
     assert_eq!(next(&mut client).await, "DELETED b@12");
 }
 
-/// Hides everything until it is opened.
-struct Curtain {
-    open: tokio::sync::watch::Receiver<u64>,
+/// A view of [`collection`] at C = 10 that hides b. Another view of it was served up to `shown_to`.
+fn derived(shown_to: u64) -> Arc<SharedCollection> {
+    let source = collection();
+    let mut recovered = source.read(Collection::to_recovered);
+    let hidden = recovered.objects.pop().expect("there are two objects");
+    let view = SharedCollection::view_of(&source);
+    view.update(|held| *held = Collection::derived(recovered, rv(shown_to), vec![hidden]));
+    Arc::new(view)
 }
 
-impl View for Curtain {
-    fn show(&self, object: &Object) -> Option<Object> {
-        (*self.open.borrow() > 0).then(|| object.clone())
-    }
-
-    fn inputs(&self) -> Vec<tokio::sync::watch::Receiver<u64>> {
-        vec![self.open.clone()]
-    }
+fn revise(view: &SharedCollection, name: &str, state: Option<Object>) {
+    let key = ObjectKey::new(Some("shop"), name);
+    view.update(|held| held.revise(vec![(key, state)]));
 }
 
 /// Conformance: 7.73
 #[tokio::test(start_paused = true)]
-async fn hidden_object_appears_when_an_input_of_the_view_changes() {
-    let shared = collection();
-    let curtain = tokio::sync::watch::Sender::new(0_u64);
-    for query in ["watch=1", "watch=1&resourceVersion=10"] {
-        curtain.send_replace(0);
-        let mut frames = watch(
-            &shared,
-            WatchRequest {
-                view: Arc::new(Curtain {
-                    open: curtain.subscribe(),
-                }),
-                ..request(query)
-            },
-        );
-        assert!(is_silent(&mut frames).await, "no hidden object may be sent ({query})");
-        curtain.send_replace(1);
-        assert_eq!(next(&mut frames).await, "ADDED a@10", "{query}");
-        assert_eq!(next(&mut frames).await, "ADDED b@10");
+async fn revision_reaches_open_watches_and_clients_that_resume() {
+    let view = derived(0);
+    view.update(|held| held.advance(rv(20)));
+    let mut open = [
+        watch(&view, request("watch=1&resourceVersion=20")),
+        watch(&view, request("watch=1&resourceVersion=20&labelSelector=l%3Dy")),
+    ];
+    for frames in &mut open {
+        assert!(is_silent(frames).await);
     }
+    revise(&view, "b", Some(service("b", 6, "y")));
+    for frames in &mut open {
+        assert_eq!(next(frames).await, "ADDED b@20");
+    }
+    revise(&view, "b", None);
+    for frames in &mut open {
+        assert_eq!(next(frames).await, "DELETED b@20");
+        assert!(is_silent(frames).await, "a deletion needs no repetition");
+    }
+    // The client knows b from the list at 20, before it was hidden; or from before it was shown.
+    for at in [15, 20] {
+        let mut resumed = watch(
+            &view,
+            request(&format!("watch=1&resourceVersion={at}&allowWatchBookmarks=true")),
+        );
+        assert_eq!(next(&mut resumed).await, format!("DELETED b@{at}"));
+        assert_eq!(next(&mut resumed).await, "MODIFIED a@5");
+        assert_eq!(next(&mut resumed).await, "BOOKMARK @20");
+    }
+    view.update(|held| held.apply(EventType::Modified, service("a", 21, "x")));
+    let mut resumed = watch(&view, request("watch=1&resourceVersion=21"));
+    assert!(
+        is_silent(&mut resumed).await,
+        "a client above the revision resumes by its number"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn deletion_of_a_hidden_object_carries_no_content() {
-    let shared = collection();
-    let curtain = tokio::sync::watch::Sender::new(0_u64);
-    let view = Arc::new(Curtain {
-        open: curtain.subscribe(),
-    });
+async fn revision_under_a_used_number_is_repeated_under_the_next_one() {
+    let view = derived(0);
+    view.update(|held| held.apply(EventType::Modified, service("a", 21, "x")));
+    let mut frames = watch(&view, request("watch=1&resourceVersion=21"));
+    assert!(is_silent(&mut frames).await);
+    revise(&view, "a", Some(service("a", 21, "z")));
+    assert_eq!(next(&mut frames).await, "MODIFIED a@21");
+    view.update(|held| held.advance(rv(30)));
+    assert_eq!(next(&mut frames).await, "MODIFIED a@30");
+    view.update(|held| held.advance(rv(40)));
+    assert!(is_silent(&mut frames).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_ahead_of_a_view_waits_silently_and_then_receives_everything() {
+    let view = derived(1000);
     let mut frames = watch(
-        &shared,
-        WatchRequest {
-            view,
-            ..request("watch=1&resourceVersion=10")
-        },
+        &view,
+        request("watch=1&resourceVersion=15&allowWatchBookmarks=true&timeoutSeconds=600"),
     );
-    shared.update(|c| c.apply(EventType::Deleted, service("a", 11, "x")));
-    let frame = frames.next().await.expect("a deletion is never kept back");
-    assert!(!String::from_utf8_lossy(&frame).contains("secret"), "{frame:?}");
+    assert!(is_silent(&mut frames).await);
+    view.update(|held| held.advance(rv(14)));
+    assert!(is_silent(&mut frames).await);
+    view.update(|held| held.advance(rv(16)));
+    assert_eq!(next(&mut frames).await, "DELETED b@15");
+    assert_eq!(next(&mut frames).await, "MODIFIED a@5");
+    assert_eq!(next(&mut frames).await, "BOOKMARK @16");
+    let mut late = watch(&view, request("watch=1&resourceVersion=50"));
+    tokio::time::sleep(Duration::from_secs(500)).await;
+    assert!(is_silent(&mut late).await, "it waits as long as its stream lasts");
+    assert_eq!(next(&mut late).await, "end");
 }
 
 /// Conformance: 3.F03, 7.58, 7.76

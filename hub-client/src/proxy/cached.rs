@@ -18,7 +18,6 @@ use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{GroupVersionResource, ListOptions, RequestInfo, ResourceVersion, Status, Verb};
 use yurt_runtime::http::Body;
 use yurt_storage::Replica;
-use yurt_storage::serve::Unfiltered;
 
 use super::caller::{Caller, Credential};
 use super::local::{Local, may_be_told};
@@ -97,7 +96,7 @@ impl Cached {
 
     /// True for a read of a hub that has a cache; in cloud mode it has none.
     fn serves(&self, info: &RequestInfo) -> bool {
-        self.local.node.mode == WorkingMode::Edge && is_read(info)
+        self.local.mode == WorkingMode::Edge && is_read(info)
     }
 
     /// The head of a read that the cache may answer if the cloud fails to.
@@ -259,7 +258,7 @@ impl Cached {
         }
         let source = Source {
             collection: replica.collection(),
-            view: Arc::new(Unfiltered),
+            is_clouds: true,
             gone: replica.gone(),
             least: ResourceVersion::ZERO,
             is_fresh: self.local.data.is_fresh(replica.name()),

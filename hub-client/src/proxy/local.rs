@@ -1,14 +1,12 @@
 //! Decides which replica of this node answers a get, list or watch of pool data, and how it is filtered for the calling
 //! component. [`super::serving`] answers.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use tokio::sync::watch;
-use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
+use yurt_apimachinery::{RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
+use yurt_collection::Collection;
 use yurt_runtime::http::Body;
-use yurt_storage::serve::{Unfiltered, View};
 use yurt_storage::{Replica, SharedCollection};
 
 use super::authorize::Authorizer;
@@ -17,8 +15,8 @@ use super::screen::is_impersonating;
 use super::serving::{Serving, Source, options};
 use super::written::Written;
 use crate::config::WorkingMode;
-use crate::filter::context::FilterOptions;
-use crate::filter::{Chain, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup};
+use crate::filter::Chain;
+use crate::replicas::derived::Derived;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// The component that runs pods; see [`may_be_told`] for its only collection.
@@ -31,42 +29,15 @@ pub struct Local {
     pub data: Arc<PoolData>,
     /// Authorizer of reads.
     pub authorizer: Authorizer,
-    /// Facts about this node for the filters.
-    pub node: NodeFacts,
+    /// Filtered views of the replicas.
+    pub derived: Derived,
+    /// In cloud mode nothing is answered without the cloud.
+    pub mode: WorkingMode,
     /// Answers from one collection.
     pub serving: Serving,
     /// Writes that this hub passed on: reads reflect them.
     pub written: Arc<Written>,
 }
-
-/// Facts about this node that filters need; fixed for the life of the process.
-#[derive(Clone, Debug)]
-pub struct NodeFacts {
-    /// Name of the Node.
-    pub node: String,
-    /// Name of its pool; empty if it is in none.
-    pub pool: String,
-    /// Address of the hub for pods.
-    pub host: IpAddr,
-    /// Port of the HTTPS proxy.
-    pub secure_port: u16,
-    /// In cloud mode nothing is answered without the cloud.
-    pub mode: WorkingMode,
-    /// Choices of the administrator.
-    pub options: FilterOptions,
-}
-
-/// View of one component: a filter chain over live inputs.
-struct Filtered {
-    chain: Chain,
-    kind: &'static ResourceKind,
-    node: NodeFacts,
-    host: String,
-    services: Arc<SharedCollection>,
-    data: Arc<PoolData>,
-}
-
-struct Services<'a>(&'a SharedCollection);
 
 // === impl Local ===
 
@@ -105,7 +76,7 @@ impl Local {
         let is_new = !POOL_SCOPE.contains(&replica.name()) && !holds(replica.collection(), request.uri().query(), info);
         // An unfiltered GET by name also goes to the cloud while it answers: the cloud always has the latest state.
         let prefers_cloud = chain.is_empty() && (is_new || info.verb == Verb::Get);
-        if self.node.mode == WorkingMode::Cloud {
+        if self.mode == WorkingMode::Cloud {
             if chain.is_empty() {
                 return Ok(None);
             }
@@ -124,13 +95,29 @@ impl Local {
             let why = format!("{} is not complete on this node yet, please try again", replica.name());
             return Err(Status::too_many_requests(&why, 1));
         }
-        let view = self.view(chain.clone(), kind)?;
-        let source = Source {
-            collection: replica.collection(),
-            view,
-            gone: replica.gone(),
-            least: self.least(&replica),
-            is_fresh: self.data.is_fresh(replica.name()),
+        let edition = self.derived.editions().of(&caller.component, &info.group_resource());
+        let view = match chain.is_empty() && edition == 0 {
+            true => None,
+            false => Some(self.derived.of(&replica, chain, edition).await?),
+        };
+        let source = match &view {
+            None => Source {
+                collection: replica.collection(),
+                gone: replica.gone(),
+                least: self.least(&replica),
+                is_fresh: self.data.is_fresh(replica.name()),
+                is_clouds: true,
+            },
+            Some(view) => Source {
+                collection: view.collection(),
+                gone: view.ended(),
+                // A read of the latest state does not show less than the replica has.
+                least: self
+                    .least(&replica)
+                    .max(replica.collection().read(Collection::position)),
+                is_fresh: self.data.is_fresh(replica.name()),
+                is_clouds: false,
+            },
         };
         self.serving.answer(request, info, source).await
     }
@@ -141,33 +128,6 @@ impl Local {
             Some(replica) => self.written.noting(vec![replica], info, response),
             None => response,
         }
-    }
-
-    fn view(&self, chain: Chain, kind: &'static ResourceKind) -> Result<Arc<dyn View>, Status> {
-        if chain.is_empty() {
-            return Ok(Arc::new(Unfiltered));
-        }
-        let input = |name: &str| {
-            let replica = self.data.replicas().named(name);
-            let ready = replica.filter(|replica| replica.is_served());
-            ready.map(|replica| replica.collection().clone()).ok_or_else(|| {
-                let why = format!(
-                    "filters {:?} require a complete replica of {name} on this node",
-                    chain.names()
-                );
-                Status::service_unavailable(&why, 1)
-            })
-        };
-        let services = input("services")?;
-        let (host, data) = (self.node.host.to_string(), self.data.clone());
-        Ok(Arc::new(Filtered {
-            chain,
-            kind,
-            node: self.node.clone(),
-            host,
-            services,
-            data,
-        }))
     }
 
     fn least(&self, replica: &Replica) -> ResourceVersion {
@@ -227,62 +187,30 @@ fn require_filterable(
     Ok(())
 }
 
-// === impl Filtered ===
-
-impl View for Filtered {
-    fn inputs(&self) -> Vec<watch::Receiver<u64>> {
-        vec![self.services.subscribe(), self.data.membership().changes()]
-    }
-
-    fn show(&self, object: &Object) -> Option<Object> {
-        let members = self.data.membership().names();
-        let members = members.as_deref().map_or(Members::Unknown, Members::Names);
-        let pool = match &*self.node.pool {
-            "" => Pool::NoPool,
-            name => Pool::Named(NodePool {
-                name,
-                members,
-                host_network: None,
-            }),
-        };
-        let context = FilterContext {
-            hub: HubAddress {
-                host: &self.host,
-                secure_port: self.node.secure_port,
-            },
-            node_name: &self.node.node,
-            pool,
-            services: &Services(&self.services),
-            options: self.node.options,
-        };
-        self.chain.view_of(self.kind, object, &context)
-    }
-}
-
-impl ServiceLookup for Services<'_> {
-    fn service(&self, key: &ObjectKey) -> Option<Object> {
-        self.0.read(|c| c.object(key).cloned())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use std::net::IpAddr;
+
     use futures_util::FutureExt as _;
     use futures_util::future::BoxFuture;
     use serde_json::Value;
+    use tokio::sync::watch;
     use tokio_util::sync::CancellationToken;
+    use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::{Clock, TaskGroup};
     use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
 
     use super::*;
+    use crate::filter::context::FilterOptions;
     use crate::health::CloudReach;
     use crate::proxy::authorize::decision::AccessVerdict;
     use crate::proxy::authorize::review::Reviews;
     use crate::proxy::authorize::{FILE, Means};
     use crate::proxy::caller::Credential;
+    use crate::replicas::derived::inputs::{LiveInputs, NodeFacts};
 
     struct Nobody;
 
@@ -302,17 +230,19 @@ mod tests {
             clock: clock.clone(),
             tasks: TaskGroup::new(),
         };
+        let data = Arc::new(PoolData::open(folder.path(), "p", usize::MAX, clock.clone()).unwrap());
+        let node = NodeFacts {
+            node: "n1".to_owned(),
+            pool: String::new(),
+            host: IpAddr::from([127, 0, 0, 1]),
+            secure_port: 10268,
+            options: FilterOptions::default(),
+        };
         Local {
-            data: Arc::new(PoolData::open(folder.path(), "p", usize::MAX, clock.clone()).unwrap()),
+            derived: Derived::new(LiveInputs::new(node, data.clone()), Arc::default(), TaskGroup::new()),
+            mode: WorkingMode::Edge,
+            data,
             authorizer: Authorizer::open(means, folder.path().join(FILE)),
-            node: NodeFacts {
-                node: "n1".to_owned(),
-                pool: String::new(),
-                host: IpAddr::from([127, 0, 0, 1]),
-                secure_port: 10268,
-                mode: WorkingMode::Edge,
-                options: FilterOptions::default(),
-            },
             serving: Serving {
                 cloud: reach.subscribe(),
                 min_request_timeout: Duration::from_secs(1800),
@@ -349,7 +279,7 @@ mod tests {
         for generation in [0, 7] {
             let object = Object::parse(web.as_slice().into(), kind).unwrap();
             let began = ResourceVersion(10 + generation);
-            let restart = |held: &mut yurt_collection::Collection| held.restart(generation, vec![object], began);
+            let restart = |held: &mut Collection| held.restart(generation, vec![object], began);
             services.collection().update(restart);
             for expected in [429, 200] {
                 for path in [

@@ -18,7 +18,7 @@ use yurt_pool_protocol::names::{GENERATION_HEADER, STALE_HEADER};
 use yurt_runtime::Clock;
 use yurt_runtime::http::{Body, chunks, full, joined, stream};
 use yurt_storage::SharedCollection;
-use yurt_storage::serve::{self, Selection, View, WatchRequest};
+use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
 
 use crate::health::CloudReach;
 
@@ -41,14 +41,14 @@ pub struct Serving {
 pub struct Source<'a> {
     /// The collection.
     pub collection: &'a Arc<SharedCollection>,
-    /// View of its objects.
-    pub view: Arc<dyn View>,
     /// Ends the watches of this collection: it is removed.
     pub gone: &'a CancellationToken,
     /// RV that a read without resourceVersion has to reflect.
     pub least: ResourceVersion,
     /// True if the source of the data is alive.
     pub is_fresh: bool,
+    /// True if it has the cloud's objects as they are, so that continue tokens are valid on both sides.
+    pub is_clouds: bool,
 }
 
 // === impl Serving ===
@@ -91,10 +91,7 @@ impl Serving {
         // Waits and refuses exactly like a list.
         serve::reach(source.collection, source.least).await?;
         let key = ObjectKey::new(info.namespace.as_deref(), name);
-        let found = source
-            .collection
-            .read(|c| c.object(&key).cloned())
-            .and_then(|object| source.view.show(&object));
+        let found = source.collection.read(|c| c.object(&key).cloned());
         let object = found.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
         negotiated.check(kind, Shape::Object)?;
         let body = negotiated.object(kind, &object, self.now());
@@ -112,8 +109,8 @@ impl Serving {
         let kind = source.collection.kind();
         let options = options(query, false, kind, info)?;
         let selection = selection(info, &options);
-        let listed = match serve::list(source.collection, &options, &selection, &*source.view, source.least).await {
-            Err(status) if self.is_for_the_cloud(&options, &*source.view, &status) => return Ok(None),
+        let listed = match serve::list(source.collection, &options, &selection, &Unfiltered, source.least).await {
+            Err(status) if source.is_clouds && self.is_for_the_cloud(&options, &status) => return Ok(None),
             listed => listed?,
         };
         negotiated.check(kind, Shape::List)?;
@@ -126,16 +123,14 @@ impl Serving {
     }
 
     /// True if the cloud may be able to answer where the replica cannot: our last write has not come back yet, or the
-    /// replica does not reach back to the state of a page. Continue tokens are valid on both sides, unless a filter is
-    /// between them.
-    fn is_for_the_cloud(&self, options: &ListOptions, view: &dyn View, status: &Status) -> bool {
+    /// replica does not reach back to the state of a page.
+    fn is_for_the_cloud(&self, options: &ListOptions, status: &Status) -> bool {
         let has_token = options.continue_token.is_some();
-        view.is_identity()
-            && match status.code() {
-                504 => options.resource_version.is_none() && (!has_token || self.cloud.borrow().is_up()),
-                410 => has_token && self.cloud.borrow().is_up(),
-                _ => false,
-            }
+        match status.code() {
+            504 => options.resource_version.is_none() && (!has_token || self.cloud.borrow().is_up()),
+            410 => has_token && self.cloud.borrow().is_up(),
+            _ => false,
+        }
     }
 
     fn watch(
@@ -156,7 +151,7 @@ impl Serving {
         let request = WatchRequest {
             selection: selection(info, &options),
             options,
-            view: source.view.clone(),
+            view: Arc::new(Unfiltered),
             how: *negotiated,
             clock: self.clock.clone(),
             replica: false,

@@ -14,8 +14,6 @@ pub struct Membership {
     replica: Option<Arc<Replica>>,
     /// Names as last read, cached so that filters need not gather them per object.
     known: Mutex<Option<MemberNames>>,
-    /// Counts membership changes, for the views that depend on them.
-    version: watch::Sender<u64>,
 }
 
 /// Names of the members at one position.
@@ -33,7 +31,6 @@ impl Membership {
         Self {
             replica: replicas.named(members::COLLECTION),
             known: Mutex::default(),
-            version: watch::Sender::default(),
         }
     }
 
@@ -55,15 +52,10 @@ impl Membership {
         read.map(|read| read.names)
     }
 
-    /// Notifies the views that depend on the members of a change.
-    pub fn notify(&self) {
-        self.version.send_modify(|version| *version += 1);
-    }
-
-    /// Receiver that ticks after every membership change.
+    /// Receiver that ticks after every change of the collection; `None` if the hub has none.
     #[must_use]
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.version.subscribe()
+    pub fn changes(&self) -> Option<watch::Receiver<u64>> {
+        self.replica.as_ref().map(|replica| replica.collection().subscribe())
     }
 }
 

@@ -144,7 +144,7 @@ async fn report_members(
         return;
     };
     let mut changes = members.collection().subscribe();
-    let (mut last_leader, mut told) = (String::new(), None);
+    let mut last_leader = String::new();
     loop {
         // A free lease does not change the last leader.
         let leader = election.borrow_and_update().leader.clone();
@@ -155,10 +155,6 @@ async fn report_members(
         let place = rank::place(&names, &node, &last_leader);
         count.send_replace(u32::try_from(names.len().max(1)).unwrap_or(u32::MAX));
         rank.send_if_modified(|rank| std::mem::replace(rank, place) != place);
-        if told.as_ref() != Some(&names) {
-            data.membership().notify();
-            told = Some(names);
-        }
         let leads_another = async {
             // Without an election there is never a leader.
             if election.changed().await.is_err() {

@@ -51,7 +51,7 @@ async fn follower_left_behind() -> (Pool, TestHub, String) {
     assert_eq!(pool.cloud.version(), pool.coordinator.version(), "one history");
     let mut hub = pool.hub("n1", &["--leader-elect=false"]).await;
     hub.wait_until_complete().await;
-    let listed = hub.kube_proxy().get(SERVICES).await;
+    let listed = hub.component("flanneld").get(SERVICES).await;
     assert_eq!((lists(&pool.cloud), lists(&pool.coordinator)), (0, 1));
     hub.stop().await;
     for at in both {
@@ -67,7 +67,7 @@ async fn follower_left_behind() -> (Pool, TestHub, String) {
 }
 
 async fn resumed(hub: &TestHub, at: &str) -> Watch {
-    hub.kube_proxy()
+    hub.component("flanneld")
         .watch(&format!("{SERVICES}?resourceVersion={at}"))
         .await
 }
@@ -104,7 +104,8 @@ async fn where_the_cloud_has_forgotten_as_well_the_coordinator_is_listed() {
     let (pool, mut hub, _) = follower_left_behind().await;
     forget(&pool.cloud);
     hub.restart().await;
-    let is_there = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| *names == ["db"]);
+    let is_there =
+        async || Some(hub.component("flanneld").get(SERVICES).await.names()).filter(|names| *names == ["db"]);
     eventually("the copy must follow", is_there).await;
     assert_eq!((lists(&pool.cloud), lists(&pool.coordinator)), (0, 2));
     assert_eq!(watches(&pool.cloud), 1, "the cloud gets one request");
@@ -115,7 +116,8 @@ async fn while_the_cloud_is_away_the_coordinator_is_listed() {
     let (mut pool, mut hub, _) = follower_left_behind().await;
     pool.cloud.go_away().await;
     hub.restart().await;
-    let is_there = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| *names == ["db"]);
+    let is_there =
+        async || Some(hub.component("flanneld").get(SERVICES).await.names()).filter(|names| *names == ["db"]);
     eventually("the copy must follow", is_there).await;
     assert_eq!(lists(&pool.coordinator), 2);
 }
@@ -157,7 +159,8 @@ async fn coordinator_that_begins_another_history_is_listed_and_the_cloud_is_not_
     });
     hub.restart().await;
     let is_there = async || {
-        Some(hub.kube_proxy().get(SERVICES).await).filter(|listed| listed.code == 200 && listed.names() == ["db"])
+        Some(hub.component("flanneld").get(SERVICES).await)
+            .filter(|listed| listed.code == 200 && listed.names() == ["db"])
     };
     let listed = eventually("the new history must be served", is_there).await;
     assert_eq!(listed.header("yurt-generation"), Some("7"));

@@ -224,6 +224,166 @@ async fn slice_appears_on_an_open_watch_when_its_service_arrives() {
     }
 }
 
+/// RV of an object or a list.
+fn version(object: &Value) -> u64 {
+    let version = object["metadata"]["resourceVersion"].as_str().expect("an RV");
+    version.parse().expect("a number")
+}
+
+/// A hub whose cloud has Service web without a topology, and a slice of it on n1, n2 and n3. Other objects are younger
+/// than the slice.
+async fn hub_without_topology() -> (Cloud, TestHub) {
+    let cloud = cloud_with_nodes().await;
+    cloud.put("endpointslices", slice("web-1", &["n1", "n2", "n3"]));
+    cloud.put("services", service(None));
+    let hub = TestHub::start(&cloud, POOL).await;
+    (cloud, hub)
+}
+
+/// Waits until kube-proxy's list shows exactly these endpoints.
+async fn until_listed(hub: &TestHub, wanted: &[&str]) -> Value {
+    let proxy = hub.kube_proxy();
+    let listed = async || {
+        let list = proxy.get(SLICES).await.json();
+        (nodes(&list["items"][0]) == wanted).then_some(list)
+    };
+    eventually("the list must show the change of the input", listed).await
+}
+
+/// Conformance: 7.73
+#[tokio::test]
+async fn annotation_of_a_service_changes_what_open_watches_show() {
+    let (cloud, hub) = hub_without_topology().await;
+    let proxy = hub.kube_proxy();
+    let list = proxy.get(SLICES).await.json();
+    assert_eq!(nodes(&list["items"][0]), ["n1", "n2", "n3"]);
+    let at = version(&list);
+    let mut watch = proxy.watch(&format!("{SLICES}?resourceVersion={at}")).await;
+    let steps: [(Option<&str>, &[&str]); 3] = [
+        (Some("openyurt.io/nodepool"), &["n1", "n2"]),
+        (Some("kubernetes.io/hostname"), &["n1"]),
+        (None, &["n1", "n2", "n3"]),
+    ];
+    let mut last = at;
+    for (topology, wanted) in steps {
+        cloud.put("services", service(topology));
+        // The first change of the source after a second revision repeats it under a new number.
+        let event = watch.next().await.expect("the stream must go on");
+        assert_eq!(
+            (event.kind.as_str(), nodes(&event.object)),
+            ("MODIFIED", wanted.to_vec())
+        );
+        assert!(version(&event.object) >= last, "{} {last}", event.object);
+        last = version(&event.object);
+        let list = until_listed(&hub, wanted).await;
+        assert_eq!(list["items"][0], event.object, "list and watch agree");
+        assert_eq!(version(&list), last);
+    }
+    // Two revisions had the same number: the object comes once more with the next one.
+    cloud.put("endpointslices", slice("web-2", &["n1"]));
+    assert_eq!(watch.told().await, "ADDED web-2");
+    let repeated = watch.next().await.expect("the stream must go on");
+    assert_eq!(
+        (repeated.kind.as_str(), nodes(&repeated.object)),
+        ("MODIFIED", vec!["n1", "n2", "n3"])
+    );
+    assert!(version(&repeated.object) > last);
+}
+
+/// Conformance: 7.73
+#[tokio::test]
+async fn service_that_goes_and_comes_hides_and_shows_its_slices() {
+    let (cloud, hub) = hub_without_topology().await;
+    let proxy = hub.kube_proxy();
+    let at = version(&proxy.get(SLICES).await.json());
+    let mut watch = proxy.watch(&format!("{SLICES}?resourceVersion={at}")).await;
+    cloud.delete("services", "shop", "web");
+    let event = watch.next().await.expect("the stream must go on");
+    assert_eq!(event.kind, "DELETED");
+    assert_eq!(nodes(&event.object), ["n1", "n2", "n3"], "its last state");
+    assert_eq!(version(&event.object), at);
+    assert_eq!(proxy.get(SLICES).await.names(), Vec::<String>::new());
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    let event = watch.next().await.expect("the stream must go on");
+    assert_eq!((event.kind.as_str(), nodes(&event.object)), ("ADDED", vec!["n1", "n2"]));
+}
+
+#[tokio::test]
+async fn node_that_joins_or_leaves_the_pool_changes_open_watches() {
+    let cloud = cloud_with_nodes().await;
+    cloud.put("endpointslices", slice("web-1", &["n1", "n3", "n4"]));
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    let hub = TestHub::start(&cloud, POOL).await;
+    let mut watch = hub.kube_proxy().watch(SLICES).await;
+    assert_eq!(nodes(&watch.next().await.unwrap().object), ["n1"]);
+    cloud.put("nodes", node("n4", "hangzhou"));
+    let event = watch.next().await.unwrap();
+    assert_eq!(
+        (event.kind.as_str(), nodes(&event.object)),
+        ("MODIFIED", vec!["n1", "n4"])
+    );
+    cloud.put("nodes", node("n4", "beijing"));
+    let event = watch.next().await.unwrap();
+    assert_eq!((event.kind.as_str(), nodes(&event.object)), ("MODIFIED", vec!["n1"]));
+}
+
+/// A client that was not connected when the input changed knows nothing of it.
+#[tokio::test]
+async fn change_between_two_watches_reaches_the_second_one() {
+    let (cloud, hub) = hub_without_topology().await;
+    let at = version(&hub.kube_proxy().get(SLICES).await.json());
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    let list = until_listed(&hub, &["n1", "n2"]).await;
+    assert_eq!(version(&list), at, "the source has not moved");
+    let mut watch = hub.kube_proxy().watch(&format!("{SLICES}?resourceVersion={at}")).await;
+    let event = watch.next().await.unwrap();
+    assert_eq!(
+        (event.kind.as_str(), nodes(&event.object)),
+        ("MODIFIED", vec!["n1", "n2"])
+    );
+    // The same for an object that is hidden now.
+    drop(watch);
+    cloud.delete("services", "shop", "web");
+    let proxy = hub.kube_proxy();
+    let is_hidden = async || proxy.get(SLICES).await.names().is_empty().then_some(());
+    eventually("the slice must be hidden", is_hidden).await;
+    let mut watch = hub.kube_proxy().watch(&format!("{SLICES}?resourceVersion={at}")).await;
+    assert_eq!(watch.told().await, "DELETED web-1");
+}
+
+/// The client holds the slice under the RV that it has in the cloud.
+#[tokio::test]
+async fn change_while_the_hub_was_stopped_comes_under_a_new_number() {
+    let (cloud, mut hub) = hub_without_topology().await;
+    let list = hub.kube_proxy().get(SLICES).await.json();
+    let at = version(&list);
+    hub.stop().await;
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    cloud.put("endpointslices", {
+        let mut orphan = slice("orphan", &["n1"]);
+        orphan["metadata"]["labels"]["kubernetes.io/service-name"] = "unknown".into();
+        orphan
+    });
+    hub.restart().await;
+    until_listed(&hub, &["n1", "n2"]).await;
+    let mut watch = hub
+        .kube_proxy()
+        .watch(&format!("{SLICES}?resourceVersion={at}&allowWatchBookmarks=true"))
+        .await;
+    let orphan = watch.next().await.unwrap();
+    assert_eq!(
+        (orphan.kind.as_str(), &orphan.object["endpoints"]),
+        ("DELETED", &Value::Null)
+    );
+    let event = watch.next().await.unwrap();
+    assert_eq!(
+        (event.kind.as_str(), nodes(&event.object)),
+        ("MODIFIED", vec!["n1", "n2"])
+    );
+    assert!(version(&event.object) > version(&list["items"][0]), "{}", event.object);
+    assert_eq!(watch.next().await.unwrap().kind, "BOOKMARK");
+}
+
 #[tokio::test]
 async fn without_members_nothing_of_the_pool_is_shown() {
     let cloud = cloud_with_nodes().await;

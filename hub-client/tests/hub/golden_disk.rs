@@ -230,7 +230,7 @@ async fn golden_files_are_written_and_read() {
     assert_eq!(pod.names(), ["web"], "the cloud allowed it before");
     // A reader that knew all three Services hears of both deletions.
     let mut watch = hub
-        .kube_proxy()
+        .component("flanneld")
         .watch(&format!("{SERVICES}?resourceVersion={ALL_THREE}"))
         .await;
     let told = [watch.told().await, watch.told().await, watch.told().await];

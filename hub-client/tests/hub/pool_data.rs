@@ -170,19 +170,22 @@ async fn copy_outlives_a_restart_without_the_cloud() {
     let slice = json!({"metadata": {"namespace": "shop", "name": "web-1"}, "endpoints": []});
     cloud.put("endpointslices", slice);
     let mut hub = TestHub::start(&cloud, &[]).await;
-    let before = hub.kube_proxy().get(SERVICES).await;
+    let before = hub.component("flanneld").get(SERVICES).await;
     hub.stop().await;
     cloud.go_away().await;
     hub.restart().await;
-    let after = hub.kube_proxy().get(SERVICES).await;
+    let after = hub.component("flanneld").get(SERVICES).await;
     assert_eq!(after.header("yurt-stale"), Some("true"));
     assert_eq!(after.body, before.body);
-    assert_eq!(hub.kube_proxy().get(SLICES).await.names(), ["web-1"]);
-    let get = hub.kube_proxy().get("/api/v1/namespaces/shop/services/web").await;
+    assert_eq!(hub.component("flanneld").get(SLICES).await.names(), ["web-1"]);
+    let get = hub
+        .component("flanneld")
+        .get("/api/v1/namespaces/shop/services/web")
+        .await;
     assert_eq!((get.header("yurt-stale"), get.json()), (Some("true"), web));
     let at = after.json()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let mut watch = hub
-        .kube_proxy()
+        .component("flanneld")
         .watch(&format!("{SERVICES}?resourceVersion={at}"))
         .await;
     assert_eq!(watch.headers["yurt-stale"], "true");
@@ -190,7 +193,8 @@ async fn copy_outlives_a_restart_without_the_cloud() {
     cloud.come_back().await;
     cloud.put("services", service("db", 5432));
     assert_eq!(watch.told().await, "ADDED db");
-    let fresh = async || Some(hub.kube_proxy().get(SERVICES).await).filter(|list| list.header("yurt-stale").is_none());
+    let fresh =
+        async || Some(hub.component("flanneld").get(SERVICES).await).filter(|list| list.header("yurt-stale").is_none());
     let list = eventually("the copy must be fresh again", fresh).await;
     assert_eq!(list.names(), ["db", "web"]);
 }

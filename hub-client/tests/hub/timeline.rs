@@ -89,7 +89,7 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation() {
     let hub = TestHub::start(&cloud, &[]).await;
     let seen = late["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let mut client = hub
-        .kube_proxy()
+        .component("flanneld")
         .watch(&format!("{SERVICES}?watch=1&resourceVersion={seen}"))
         .await;
     cloud.go_away().await;
@@ -101,7 +101,7 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation() {
     assert_eq!(listed.json()["items"][0]["spec"]["ports"][0]["port"], 80);
     // Ahead of the replica: certainly of the earlier history.
     let mut ahead = hub
-        .kube_proxy()
+        .component("flanneld")
         .watch(&format!("{SERVICES}?watch=1&resourceVersion={seen}"))
         .await;
     assert_eq!(refused(&mut ahead).await, 410);
@@ -111,7 +111,7 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation() {
         .unwrap()
         .to_owned();
     let mut either = hub
-        .kube_proxy()
+        .component("flanneld")
         .watch(&format!("{SERVICES}?watch=1&resourceVersion={at}"))
         .await;
     assert_eq!(either.told().await, "DELETED late");

@@ -48,7 +48,9 @@ fn clients_at_old_numbers_are_told_everything_for_good() {
     assert_eq!(collection.resumption(rv(100)), Ok(Resumption::Everything));
     assert_eq!(collection.resumption(rv(101)), Ok(Resumption::ByNumber));
     assert_eq!(collection.resumption(rv(102)), Ok(Resumption::ByNumber), "held");
-    let (mut reader, gone) = collection.correction().expect("everything is remembered");
+    let (mut reader, gone) = collection
+        .correction(ResourceVersion::ZERO)
+        .expect("everything is remembered");
     assert_eq!(reader.position(), rv(100));
     assert_eq!(names(&gone), [("d", "u5"), ("b", "u2"), ("c", "u3"), ("d", "u4")]);
     let rest = collection.read(&mut reader, 10).expect("from there");
@@ -106,7 +108,9 @@ fn name_that_is_in_use_again_is_not_told_as_gone() {
     let mut collection = rolled_back();
     collection.apply(EventType::Added, service("b", 6, 99));
     collection.apply(EventType::Added, service("c", 7, 101));
-    let (reader, gone) = collection.correction().expect("everything is remembered");
+    let (reader, gone) = collection
+        .correction(ResourceVersion::ZERO)
+        .expect("everything is remembered");
     assert_eq!(reader.position(), rv(100));
     assert_eq!(names(&gone), [("c", "u3")], "c follows the reader's first deliveries");
 }

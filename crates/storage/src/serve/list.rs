@@ -34,6 +34,8 @@ struct Wanted<'a> {
     start: &'a str,
     /// Maximum number of objects; 0 for all.
     limit: u64,
+    /// Number of revisions before the state of the token.
+    revisions: Option<u64>,
 }
 
 /// A part of one state.
@@ -41,6 +43,8 @@ struct Page {
     objects: Vec<Object>,
     at: ResourceVersion,
     generation: u64,
+    /// Number of revisions of a derived collection.
+    revisions: u64,
     /// Number of the range's objects that follow, selected or not. Counted only without a selector; else 1 means any
     /// number.
     rest: u64,
@@ -115,6 +119,7 @@ impl<'a> Wanted<'a> {
                 exact: token.version.is_some(),
                 start: &token.start,
                 limit: if is_any { 0 } else { limit },
+                revisions: token.version.map(|_| revisions_of(&token.start)),
             };
         }
         let whole = |least, exact, limit| Self {
@@ -122,6 +127,7 @@ impl<'a> Wanted<'a> {
             exact,
             start: "",
             limit,
+            revisions: None,
         };
         match (options.resource_version, options.resource_version_match) {
             (None, _) => whole(least, false, limit),
@@ -134,7 +140,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Objects up to the limit, as the client sees them. A view may hide some: then more are read.
+/// Objects up to the limit, as the client sees them.
 fn take(
     shared: &SharedCollection,
     wanted: &Wanted<'_>,
@@ -147,51 +153,70 @@ fn take(
         Some(namespace) => format!("{namespace}/"),
         None => String::new(),
     };
-    let limit = if wanted.limit == 0 { u64::MAX } else { wanted.limit };
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let (mut at, mut from) = (wanted.exact.then_some(wanted.least), format!("{path}{}", wanted.start));
-    let mut objects = Vec::new();
-    loop {
-        let missing = limit - objects.len();
-        let page = shared.read(|collection| page(collection, at, &keys, &from, selection, missing))?;
-        let last = page.objects.last().map(|object| object.key().clone());
-        if view.is_identity() && objects.is_empty() {
-            objects = page.objects;
-        } else {
-            objects.extend(page.objects.iter().filter_map(|object| view.show(object)));
-        }
-        let more = last.filter(|_| page.rest > 0);
-        if let Some(last) = more.as_ref().filter(|_| objects.len() < limit) {
-            (at, from) = (Some(page.at), format!("{last}\0"));
-            continue;
-        }
-        let count = selection.labels.is_everything() && selection.fields.is_everything() && !view.hides();
-        let token = more.as_ref().map(|last| {
-            let last = last.as_str();
-            ContinueToken::after(Some(page.at), last.strip_prefix(&path).unwrap_or(last)).encode()
-        });
-        return Ok(Listed {
-            objects,
-            meta: ListMeta {
-                resource_version: page.at,
-                remaining_item_count: token.as_ref().filter(|_| count).map(|_| page.rest),
-                continue_token: token,
-            },
-            generation: page.generation,
-        });
+    let from = format!("{path}{}", wanted.start);
+    let page = shared.read(|collection| page(collection, wanted, &keys, &from, selection))?;
+    let last = page.objects.last().filter(|_| page.rest > 0);
+    let count = selection.labels.is_everything() && selection.fields.is_everything();
+    let token = last.map(|last| {
+        let last = last.key().as_str();
+        let after = ContinueToken::after(Some(page.at), last.strip_prefix(&path).unwrap_or(last));
+        marked(after, page.revisions).encode()
+    });
+    let objects = match view.is_identity() {
+        true => page.objects,
+        false => page.objects.iter().map(|object| view.show(object)).collect(),
+    };
+    Ok(Listed {
+        objects,
+        meta: ListMeta {
+            resource_version: page.at,
+            remaining_item_count: token.as_ref().filter(|_| count).map(|_| page.rest),
+            continue_token: token,
+        },
+        generation: page.generation,
+    })
+}
+
+/// The token of a state after `revisions` revisions. No key contains the mark's separator, so the page begins at the
+/// same key with and without it.
+fn marked(token: ContinueToken, revisions: u64) -> ContinueToken {
+    match revisions {
+        0 => token,
+        _ => ContinueToken {
+            start: format!("{}{revisions}", token.start),
+            ..token
+        },
     }
 }
 
-/// At most `limit` selected objects of the state at `at`, or of the present one.
+/// Number of revisions in a token's start key.
+fn revisions_of(start: &str) -> u64 {
+    let mark = start.split_once('\0').map(|(_, mark)| mark);
+    mark.and_then(|mark| mark.parse().ok()).unwrap_or(0)
+}
+
+/// The wanted objects of the wanted state, or of the present one.
 fn page(
     collection: &Collection,
-    at: Option<ResourceVersion>,
+    wanted: &Wanted<'_>,
     keys: &KeyRange,
     from: &str,
     selection: &Selection,
-    limit: usize,
 ) -> Result<Page, Expired> {
-    let at = at.unwrap_or(collection.position());
+    let at = match wanted.exact {
+        true => wanted.least,
+        false => collection.position(),
+    };
+    // The pages before were of another state under the same number.
+    if wanted
+        .revisions
+        .is_some_and(|revisions| !collection.is_state_of(at, revisions))
+    {
+        let (position, floor) = (at, collection.position());
+        return Err(Expired { position, floor });
+    }
+    let limit = if wanted.limit == 0 { u64::MAX } else { wanted.limit };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut snapshot = collection.snapshot_at(at, keys, from)?;
     let count = selection.labels.is_everything() && selection.fields.is_everything();
     let selected = snapshot.by_ref().filter(|object| selection.matches(object));
@@ -207,6 +232,7 @@ fn page(
         objects,
         at,
         generation: collection.generation(),
+        revisions: collection.revisions(),
         rest,
     })
 }

@@ -10,7 +10,7 @@
 //! Every failure after the headers is one ERROR frame and a clean end: clients retry an HTTP error with the
 //! same RV for ever (kube-rs, RetryWatcher).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +84,14 @@ enum Turn {
     End,
 }
 
+/// Start of a stream that sends no initial events.
+enum Opened {
+    At(Reader),
+    /// The reader continues after the whole state; the deletions are sent before it.
+    Everything(Reader, Vec<Object>),
+    Later,
+}
+
 /// Items still to be sent to the client, in order.
 enum Pending {
     Frame(Bytes),
@@ -99,10 +107,8 @@ struct Watch {
     changes: Changes,
     watcher: WatcherView,
     keys: KeyRange,
-    /// Inputs of the view in addition to the collection.
-    inputs: Vec<tokio::sync::watch::Receiver<u64>>,
-    /// True if an input changed: hidden objects may be visible now.
-    look_again: bool,
+    /// True once the stream has waited for `C` to reach the client.
+    was_ahead: bool,
     requested: Option<ResourceVersion>,
     sends_initial_events: bool,
     on_initial_end: Option<Box<dyn FnOnce() + Send>>,
@@ -145,7 +151,6 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     let ends_at = now + request.lasts;
     let keys = request.selection.keys(shared.kind());
     let changes = shared.changes_of(&keys);
-    let inputs = request.view.inputs();
     let watcher = WatcherView {
         selection: request.selection,
         kind: request.view.kind().unwrap_or_else(|| shared.kind()),
@@ -153,7 +158,6 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         how: request.how,
         clock: request.clock,
         began: false,
-        hidden: BTreeSet::new(),
     };
     let requested = request.options.resource_version;
     // A plain watch from "" or "0" starts with the present state, as at kube-apiserver since 1.27.
@@ -176,8 +180,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         changes,
         watcher,
         keys,
-        inputs,
-        look_again: false,
+        was_ahead: false,
         requested,
         on_initial_end: request
             .on_initial_end
@@ -234,6 +237,10 @@ impl Watch {
 
     fn advance(&mut self) -> Turn {
         match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Starting if self.is_ahead() => {
+                self.phase = Phase::Starting;
+                Turn::Wait
+            }
             Phase::Starting => Turn::Start,
             Phase::Initial(reader, from) => self.continue_initial(reader, from),
             Phase::Live(reader) => self.continue_live(reader),
@@ -264,36 +271,53 @@ impl Watch {
         if wanted.space() == Space::Own && wanted > position {
             return self.fail(&Status::too_old_resource_version(wanted, position));
         }
-        let opened = self.shared.read(|collection| {
-            let collection = self.same(collection)?;
-            let from = if wanted.is_zero() {
-                collection.position()
-            } else {
-                wanted
-            };
-            // A replica has compared generations.
-            let resumed = match self.replica || wanted.is_zero() {
-                true => Ok(Resumption::ByNumber),
-                false => collection.resumption(from),
-            };
-            match resumed? {
-                Resumption::ByNumber => collection.open(from).map(|reader| (reader, None)),
-                Resumption::Everything => collection.correction().map(|(reader, gone)| (reader, Some(gone))),
-            }
-        });
-        match opened {
-            Ok((reader, Some(gone))) => {
+        match self.shared.read(|collection| self.open(self.same(collection)?, wanted)) {
+            Ok(Opened::Everything(reader, gone)) => {
                 let tell = |object: Object| Pending::Delivery(Delivery::Gone(object.with_resource_version(wanted)));
                 self.pending.extend(gone.into_iter().map(tell));
                 self.phase = Phase::Initial(reader, Some(String::new()));
             }
-            Ok((reader, None)) => {
-                self.find_hidden();
+            Ok(Opened::At(reader)) => {
                 self.told = reader.position();
                 self.phase = Phase::Live(self.settled(reader));
             }
+            Ok(Opened::Later) => {
+                self.was_ahead = true;
+                self.phase = Phase::Starting;
+            }
             Err(expired) => self.expire(expired),
         }
+    }
+
+    /// Opens a reader for a client at `wanted`.
+    fn open(&self, collection: &Collection, wanted: ResourceVersion) -> Result<Opened, Expired> {
+        let from = if wanted.is_zero() {
+            collection.position()
+        } else {
+            wanted
+        };
+        // A replica has compared generations.
+        let resumption = match self.replica || wanted.is_zero() {
+            true => Resumption::ByNumber,
+            false => collection.resumption(from)?,
+        };
+        match resumption {
+            Resumption::ByNumber => {
+                let reader = collection.open(from)?;
+                // Its RV was issued before this collection had reached it.
+                if self.was_ahead {
+                    return everything(collection, from);
+                }
+                Ok(Opened::At(reader))
+            }
+            Resumption::Everything => everything(collection, from),
+            Resumption::Later => Ok(Opened::Later),
+        }
+    }
+
+    /// True while a derived collection has not reached the client's position.
+    fn is_ahead(&self) -> bool {
+        self.was_ahead && self.requested.unwrap_or_default() > self.shared.read(Collection::position)
     }
 
     /// The collection, while its generation is that of the answer's start.
@@ -312,7 +336,7 @@ impl Watch {
         !self.sends_initial_events
     }
 
-    /// Takes the next page of the initial state. The view is applied when the client takes the event.
+    /// Takes the next page of the initial state. An object is encoded when the client takes the event.
     fn continue_initial(&mut self, reader: Reader, from: Option<String>) -> Turn {
         let Some(from) = from else {
             self.place = None;
@@ -342,7 +366,7 @@ impl Watch {
                     // Above it the client would be resumed by number if its watch were cut now, so the reader sends
                     // these.
                     true if object.resource_version() > at => None,
-                    // The client may hold objects that its view hides now.
+                    // The client may hold objects that are not selected now.
                     true => Some(Pending::Delivery(Delivery::Current { object, created: false })),
                 };
                 self.pending.extend(objects.into_iter().filter_map(tell));
@@ -359,10 +383,6 @@ impl Watch {
             .read(|collection| collection.read_within(&mut reader, BATCH, &self.keys));
         match read {
             Err(expired) => self.expire(expired),
-            Ok(deliveries) if deliveries.is_empty() && std::mem::take(&mut self.look_again) => {
-                self.reveal(&reader);
-                self.phase = Phase::Live(reader);
-            }
             Ok(deliveries) if deliveries.is_empty() => {
                 if self.replica {
                     self.hurry_bookmark(&reader);
@@ -383,36 +403,7 @@ impl Watch {
         if self.replica { reader } else { reader.for_client() }
     }
 
-    /// A stream that resumes does not know what its predecessor had hidden.
-    fn find_hidden(&mut self) {
-        if self.inputs.is_empty() {
-            return;
-        }
-        let objects = self.shared.read(|collection| {
-            let present = collection.snapshot_at(collection.position(), &self.keys, "");
-            present.map(|objects| objects.cloned().collect::<Vec<_>>())
-        });
-        for object in &objects.unwrap_or_default() {
-            // Only its side effect is needed: it records hidden objects.
-            let _ = self.watcher.see(object);
-        }
-    }
-
-    /// Shows objects that are no longer hidden, at the client's present position: no earlier event follows.
-    fn reveal(&mut self, reader: &Reader) {
-        for key in self.watcher.hidden.clone() {
-            let Some(object) = self.shared.read(|collection| collection.object(&key).cloned()) else {
-                continue;
-            };
-            if let Some(seen) = self.watcher.see(&object) {
-                let seen = seen.with_resource_version(reader.position());
-                let frame = self.watcher.encode(EventType::Added, seen.bytes());
-                self.pending.push_back(Pending::Frame(frame));
-            }
-        }
-    }
-
-    /// The frame of a pending item; `None` if the client's selectors or filters exclude it.
+    /// The frame of a pending item; `None` if the client's selectors exclude it.
     fn tell(&mut self, pending: Pending) -> Option<Bytes> {
         let delivery = match pending {
             Pending::Frame(frame) => return Some(frame),
@@ -457,7 +448,6 @@ impl Watch {
                 self.stop = Box::pin(std::future::pending());
             }
             changed = self.changes.changed() => if changed.is_err() { return self.phase = Phase::Ended },
-            () = any_changed(&mut self.inputs) => self.look_again = true,
             () = self.timer.as_mut() => {}
         }
         let now = Instant::now();
@@ -485,15 +475,7 @@ impl Watch {
     }
 }
 
-/// Resolves when one of `inputs` changed; never when there are none left.
-async fn any_changed(inputs: &mut Vec<tokio::sync::watch::Receiver<u64>>) {
-    while !inputs.is_empty() {
-        let (changed, at, _) =
-            futures_util::future::select_all(inputs.iter_mut().map(|input| Box::pin(input.changed()))).await;
-        if changed.is_ok() {
-            return;
-        }
-        inputs.swap_remove(at);
-    }
-    std::future::pending().await
+fn everything(collection: &Collection, from: ResourceVersion) -> Result<Opened, Expired> {
+    let (reader, gone) = collection.correction(from)?;
+    Ok(Opened::Everything(reader, gone))
 }

@@ -41,7 +41,9 @@ impl Watch {
         // Other collections of the store may have moved on: a client that resumes at this position is above their
         // floor.
         self.shared.follow_store();
-        let Phase::Live(reader) = &mut self.phase else { return };
+        let Phase::Live(reader) = &mut self.phase else {
+            return self.schedule_bookmark();
+        };
         let mut reached = reader.clone();
         let read = self.shared.read(|collection| {
             let news = collection.read_within(&mut reached, 1, &self.keys);

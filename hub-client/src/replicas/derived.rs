@@ -1,0 +1,196 @@
+//! Derived collections: the view of a replica through a chain of filters, shared by all clients with the same chain.
+//!
+//! A view has kind, generation, RVs and position of its source, and is served like a replica. One task per view
+//! ([`follow`](self::follow)) filters what the source delivers, and evaluates objects again when an input of the filters
+//! changes ([`inputs`]). What that means for readers is decided by `yurt_collection` (`derived.rs` there).
+//!
+//! A view is created for its first request and dropped an hour after its last one. It is replaced by a new one when its
+//! source begins another generation. Its readers end cleanly then; they resume at the new view and receive everything.
+
+pub mod editions;
+mod follow;
+pub mod inputs;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::{ResourceVersion, Status};
+use yurt_collection::Collection;
+use yurt_runtime::TaskGroup;
+use yurt_storage::serve::WAIT_FOR_RV;
+use yurt_storage::{Replica, SharedCollection};
+
+use crate::filter::Chain;
+use editions::Editions;
+use follow::Follow;
+use inputs::LiveInputs;
+
+/// Maximum number of views. Above it the one that was unused for longest is dropped.
+const VIEWS_MAX: usize = 64;
+/// Time after its last use at which a view is dropped.
+const IDLE_MAX: Duration = Duration::from_secs(3600);
+/// Seconds after which a client without a view tries again.
+const RETRY_AFTER: u32 = 1;
+
+/// All views of this hub.
+#[derive(Clone)]
+pub struct Derived(Arc<Shared>);
+
+struct Shared {
+    inputs: LiveInputs,
+    tasks: TaskGroup,
+    editions: Arc<Editions>,
+    views: Mutex<BTreeMap<Key, Arc<View>>>,
+    /// True once a view was dropped: clients may hold its states.
+    has_dropped: AtomicBool,
+}
+
+/// Identity of the source, which lives as long as the view; names of the filters; edition of the binding.
+type Key = (usize, Vec<&'static str>, u64);
+
+/// One view.
+pub struct View {
+    collection: Arc<SharedCollection>,
+    used: Mutex<Instant>,
+    ended: CancellationToken,
+}
+
+// === impl Derived ===
+
+impl Derived {
+    /// Creates the state without a view. `tasks` owns the tasks of the views.
+    #[must_use]
+    pub fn new(inputs: LiveInputs, editions: Arc<Editions>, tasks: TaskGroup) -> Self {
+        Self(Arc::new(Shared {
+            inputs,
+            tasks,
+            editions,
+            views: Mutex::default(),
+            has_dropped: AtomicBool::new(false),
+        }))
+    }
+
+    /// Editions of the bindings. A component whose filters changed gets another view, also if it has no filter now.
+    #[must_use]
+    pub fn editions(&self) -> &Editions {
+        &self.0.editions
+    }
+
+    /// The view of `replica` through `chain`, of `edition`. Waits for the first evaluation for at most [`WAIT_FOR_RV`];
+    /// a view that takes longer is returned incomplete.
+    ///
+    /// # Errors
+    /// 503 while an input of the filters is unknown, or if too many views are in use.
+    ///
+    /// # Cancel safety
+    /// Holds nothing while waiting.
+    pub async fn of(&self, replica: &Arc<Replica>, chain: &Chain, edition: u64) -> Result<Arc<View>, Status> {
+        self.0.inputs.check(chain)?;
+        let view = self.find_or_start(replica, chain, edition)?;
+        let ready = view.collection.reached(ResourceVersion::ZERO);
+        // A request for an incomplete view gets 429 later.
+        let _ = tokio::time::timeout(WAIT_FOR_RV, ready).await;
+        Ok(view)
+    }
+
+    fn find_or_start(&self, replica: &Arc<Replica>, chain: &Chain, edition: u64) -> Result<Arc<View>, Status> {
+        let source = replica.collection();
+        let key = (Arc::as_ptr(source).addr(), chain.names(), edition);
+        let mut views = self.0.views.lock();
+        if let Some(view) = views.get(&key).filter(|view| view.is_of(source)) {
+            *view.used.lock() = Instant::now();
+            return Ok(view.clone());
+        }
+        if let Some(old) = views.remove(&key) {
+            self.0.end(&old);
+        }
+        if views.len() >= VIEWS_MAX {
+            let unused = views.iter().filter(|(_, view)| view.has_no_reader());
+            let oldest = unused
+                .min_by_key(|(_, view)| *view.used.lock())
+                .map(|(key, _)| key.clone());
+            let oldest = oldest.and_then(|oldest| views.remove(&oldest));
+            let oldest = oldest.ok_or_else(|| {
+                let why = format!("all of the {VIEWS_MAX} filtered views of this node are in use, please try again");
+                Status::service_unavailable(&why, RETRY_AFTER)
+            })?;
+            self.0.end(&oldest);
+        }
+        let view = Arc::new(View {
+            collection: Arc::new(SharedCollection::view_of(source)),
+            used: Mutex::new(Instant::now()),
+            ended: replica.gone().child_token(),
+        });
+        views.insert(key.clone(), view.clone());
+        let is_another = edition > 0 || self.0.has_dropped.load(Ordering::Relaxed);
+        let follow = Follow {
+            view: view.clone(),
+            source: source.clone(),
+            chain: chain.clone(),
+            inputs: self.0.inputs.clone(),
+            is_another,
+        };
+        let (shared, token) = (self.0.clone(), self.0.tasks.token());
+        self.0.tasks.spawn("derive-view", async move {
+            let view = follow.view.clone();
+            token.run_until_cancelled(follow.run()).await;
+            shared.remove(&key, &view);
+        });
+        Ok(view)
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Ends the readers of a view; the next request creates another one.
+    fn end(&self, view: &View) {
+        self.has_dropped.store(true, Ordering::Relaxed);
+        view.ended.cancel();
+    }
+
+    fn remove(&self, key: &Key, view: &Arc<View>) {
+        let mut views = self.views.lock();
+        if views.get(key).is_some_and(|found| Arc::ptr_eq(found, view)) {
+            views.remove(key);
+        }
+        self.end(view);
+    }
+}
+
+// === impl View ===
+
+impl View {
+    /// The filtered collection.
+    #[must_use]
+    pub fn collection(&self) -> &Arc<SharedCollection> {
+        &self.collection
+    }
+
+    /// Cancelled when the view ends, which ends its readers.
+    #[must_use]
+    pub fn ended(&self) -> &CancellationToken {
+        &self.ended
+    }
+
+    /// True if this is still a view of the present data of `source`.
+    fn is_of(&self, source: &SharedCollection) -> bool {
+        let state = |held: &Collection| held.is_complete().then(|| held.generation());
+        let generation = self.collection.read(state);
+        !self.ended.is_cancelled() && generation.is_none_or(|own| own == source.read(Collection::generation))
+    }
+
+    /// True if no stream reads it. A request between [`Derived::of`] and its answer does not count.
+    fn has_no_reader(&self) -> bool {
+        Arc::strong_count(&self.collection) == 1
+    }
+
+    fn is_idle(&self) -> bool {
+        self.has_no_reader() && self.used.lock().elapsed() >= IDLE_MAX
+    }
+}
