@@ -11,12 +11,12 @@ use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
 use crate::health::judge::LbMode;
-use crate::identity::Join;
 use crate::node_network::{self, NodeNetwork};
 
 mod filters;
 mod fixed;
 mod identity;
+mod join;
 mod joining;
 #[cfg(test)]
 mod manifests;
@@ -27,6 +27,7 @@ mod units;
 pub(crate) use filters::FilterFlags;
 pub use filters::FilterSettings;
 pub use identity::{NodeIdentity, Proof};
+pub use join::{CLIENT_SIGNER, Join, JoinToken, KUBELET_SIGNER, OWN_KUBECONFIG, Trust};
 pub use mode::WorkingMode;
 
 /// Minimum of `--max-pool-bytes` and `--max-cache-bytes`.

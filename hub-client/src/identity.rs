@@ -12,7 +12,6 @@ pub mod plan;
 mod request;
 mod standing;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,10 +24,10 @@ use yurt_runtime::http::client::ClientError;
 use yurt_runtime::readiness::Check;
 use yurt_runtime::tls::{CertificateInfo, PemSource};
 
-use crate::config::Config;
+use crate::config::{Config, Join};
 use crate::failures::Failures;
 use csr::Profile;
-use discovery::{JoinToken, Trust};
+use discovery::JoinToken;
 use files::Files;
 use plan::{Credential, Next, Outcome, Situation, Step, Validity};
 pub(crate) use standing::Standing;
@@ -43,21 +42,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const PROGRESS_EVERY: u32 = 12;
 /// Name of this part in the hub's failures.
 const CERTIFICATE: &str = "node certificate";
-
-/// Means of joining a cluster.
-#[derive(Clone, Debug)]
-pub struct Join {
-    /// Join token of the command line.
-    pub token: Option<JoinToken>,
-    /// Bootstrap kubeconfig of the command line.
-    pub file: Option<PathBuf>,
-    /// Verification of the CA that a token leads to.
-    pub trust: Trust,
-    /// Signer of the certificate.
-    pub signer: String,
-    /// Organizations in addition to those of every node.
-    pub organizations: Vec<String>,
-}
 
 /// The node cannot get a certificate; one line that names the flag or file, and the fix.
 #[derive(Debug, thiserror::Error)]
@@ -80,12 +64,6 @@ pub struct CertificateKeeper {
     /// Name of the request that this process created or found.
     submitted: Mutex<Option<String>>,
     standing: watch::Sender<Standing>,
-}
-
-/// Returns the path of the kubeconfig with the hub's own certificate.
-#[must_use]
-pub fn own_kubeconfig(root: &Path) -> PathBuf {
-    Files::new(root).kubeconfig
 }
 
 // === impl CertificateKeeper ===

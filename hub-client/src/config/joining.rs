@@ -5,10 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{ArgAction, Args, ValueEnum};
 use yurt_runtime::flags::parse_go_bool;
 
+use super::join::{CLIENT_SIGNER, Join, JoinToken, KUBELET_SIGNER, OWN_KUBECONFIG, Trust};
 use super::{FlagError, bad};
-use crate::identity::Join;
-use crate::identity::csr::{CLIENT_SIGNER, KUBELET_SIGNER};
-use crate::identity::discovery::{JoinToken, Trust};
 
 /// Kubeconfig that kubeadm writes for the kubelet.
 const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
@@ -92,7 +90,7 @@ impl JoiningFlags {
             return Err(bad("kubeconfig", problem));
         }
         let join = self.join()?;
-        Ok((crate::identity::own_kubeconfig(root), Some(join)))
+        Ok((root.join(OWN_KUBECONFIG), Some(join)))
     }
 
     fn join(self) -> Result<Join, FlagError> {

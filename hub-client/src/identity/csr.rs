@@ -8,16 +8,14 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
 
+pub use crate::config::{CLIENT_SIGNER, KUBELET_SIGNER};
+
 /// Collection of the requests.
 pub const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// Group of upstream's hubs. Its approver requires it.
 const HUBS: &str = "openyurt:yurthub";
 /// Group of all nodes.
 const NODES: &str = "system:nodes";
-/// Signer of client certificates; upstream's approver approves its requests of hubs.
-pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
-/// Signer of kubelets' client certificates; kube-controller-manager approves its requests of nodes.
-pub const KUBELET_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// Usages of the certificate.
 const USAGES: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
 

@@ -8,6 +8,7 @@ use yurt_runtime::pki::{PkiError, RequestKey, write_public, write_secret};
 use yurt_runtime::tls::{CertificateInfo, PemIdentity, PemSource, TlsError};
 
 use super::discovery::JoinToken;
+use crate::config::OWN_KUBECONFIG;
 
 /// Users in the kubeconfigs.
 const BOOTSTRAP_USER: &str = "token-bootstrap-client";
@@ -53,7 +54,7 @@ impl Files {
             pair: root.join("pki/yurthub-current.pem"),
             pending: root.join("pki/yurthub-pending.key"),
             ca: root.join("pki/ca.crt"),
-            kubeconfig: root.join("yurthub.conf"),
+            kubeconfig: root.join(OWN_KUBECONFIG),
             bootstrap: root.join("bootstrap-hub.conf"),
         }
     }

@@ -9,7 +9,8 @@ use yurt_runtime::tls::ClientTls;
 use super::csr::{self, CsrState};
 use super::discovery::{JoinToken, discover};
 use super::plan::{Credential, Outcome};
-use super::{CONNECT_TIMEOUT, CertificateKeeper, Join, Profile, REQUEST_TIMEOUT, explain};
+use super::{CONNECT_TIMEOUT, CertificateKeeper, Profile, REQUEST_TIMEOUT, explain};
+use crate::config::Join;
 use crate::upstream::in_words;
 
 /// Authorities and credential of an attempt, and the flag that they come from.
