@@ -10,7 +10,6 @@ use yurt_apimachinery::meta::dns_label_errors;
 use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
-use crate::health::judge::LbMode;
 use crate::node_network::{self, NodeNetwork};
 
 mod filters;
@@ -73,8 +72,8 @@ pub struct Flags {
     server_addr: String,
     /// Choice between several cloud apiservers. rr: forwarded requests take those that are up in turn. priority: all go to the first one in
     /// the order of --server-addr that is up, and return to it once it has been up for 30 s again.
-    #[arg(long, value_enum, default_value_t = LbModeFlag::Rr)]
-    lb_mode: LbModeFlag,
+    #[arg(long, value_enum, default_value_t = LbMode::RoundRobin)]
+    lb_mode: LbMode,
     #[command(flatten)]
     joining: joining::JoiningFlags,
     /// Working mode. edge: serve from this node's data while the cloud is away. cloud, for nodes next to the apiservers:
@@ -180,10 +179,14 @@ pub struct Flags {
     log: LogFlags,
 }
 
-/// Values of `--lb-mode`.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LbModeFlag {
-    Rr,
+/// Rule for the choice between several servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LbMode {
+    /// Requests take the servers in turn.
+    #[default]
+    #[value(name = "rr")]
+    RoundRobin,
+    /// All requests go to the first server in the order of the flag that is up.
     Priority,
 }
 
@@ -323,10 +326,7 @@ impl Flags {
             proxy_addr: SocketAddr::new(self.bind_proxy_address, self.proxy_port),
             secure_addr: SocketAddr::new(self.bind_proxy_address, self.proxy_secure_port),
             servers,
-            lb_mode: match self.lb_mode {
-                LbModeFlag::Rr => LbMode::RoundRobin,
-                LbModeFlag::Priority => LbMode::Priority,
-            },
+            lb_mode: self.lb_mode,
             coordinator,
             network: self.enable_dummy_if.then_some(network),
             hub_host,

@@ -259,7 +259,8 @@ impl Report {
         self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
         self.offline.set_metrics(&self.metrics.offline);
         self.metrics.failures.set(self.data.failures().count());
-        self.metrics.filters.set(&self.approval.borrow());
+        let approval = self.approval.borrow().clone();
+        self.metrics.filters.set(&approval.table, approval.waits_for.is_none());
         self.metrics.registry.render()
     }
 }

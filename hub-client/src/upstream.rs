@@ -19,8 +19,7 @@ use yurt_runtime::http::client::{ClientError, HttpClient, LifeSigns, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingClientTls, TlsError};
 
-use crate::config::Config;
-use crate::health::judge::LbMode;
+use crate::config::{Config, LbMode};
 pub use availability::Availability;
 use token::{RotatedToken, TokenWatch};
 

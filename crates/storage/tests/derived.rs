@@ -35,7 +35,7 @@ type Store = BTreeMap<String, (String, String)>;
 const KEYS: u64 = 5;
 const INPUTS: usize = 2;
 const CLIENTS: usize = 3;
-/// What a filter with input 1 removes.
+/// Text that a filter with input 1 removes.
 const SECRET: &str = "raw";
 
 /// One thing that happens.

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use crate::config::LbMode;
+
 #[cfg(test)]
 mod tests;
 
@@ -186,16 +188,6 @@ impl Judge {
             is_reachable,
         };
     }
-}
-
-/// Rule for the choice between several servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LbMode {
-    /// Requests take the servers in turn.
-    #[default]
-    RoundRobin,
-    /// All requests go to the first server in the order of the flag that is up.
-    Priority,
 }
 
 /// Returns the server for everything that is not taken in turn, out of those that `judges` judge. `current` stays while

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use crate::proxy::approver::Approval;
+use crate::filter::binding::Table;
 
 /// Metrics of the data filters; their labels are names of filters and of results.
 pub(crate) struct Filters {
@@ -54,10 +54,10 @@ impl Filters {
         registry.register(Box::new(self.synced.clone()))
     }
 
-    /// Sets the metrics for a scrape.
-    pub(crate) fn set(&self, approval: &Approval) {
+    /// Sets the metrics for a scrape; `is_synced` is true once the configuration of the filters is known.
+    pub(crate) fn set(&self, table: &Table, is_synced: bool) {
         let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
-        for row in approval.table.rows() {
+        for row in table.rows() {
             let filter = row.registration.filter.name();
             for (result, count) in row.counts.each() {
                 let counter = self.objects.with_label_values(&[filter, result]);
@@ -66,7 +66,7 @@ impl Filters {
             let bound = if row.off.is_none() { row.bound.len() } else { 0 };
             self.bindings.with_label_values(&[filter]).set(number(bound));
         }
-        self.faults.set(number(approval.table.fault_count()));
-        self.synced.set(i64::from(approval.waits_for.is_none()));
+        self.faults.set(number(table.fault_count()));
+        self.synced.set(i64::from(is_synced));
     }
 }
