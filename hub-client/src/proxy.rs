@@ -41,6 +41,7 @@ use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until}
 use crate::config::WorkingMode;
 use crate::metrics::Metrics;
 use crate::offline::Offline;
+use crate::offline::own::write::OwnKey;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
 use crate::upstream::hop_by_hop;
@@ -150,6 +151,12 @@ impl Proxy {
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
         // PlaceGuard until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
+        // A filtered view does not have the local state.
+        if approved.chain.is_empty()
+            && let Some(response) = self.offline.own_read(&request, &info, &caller).await?
+        {
+            return Ok(response);
+        }
         let replica = match self.local.answer(&request, &info, &caller, &approved.chain).await? {
             Some(response) => Some(response),
             None => self.cached.answer(&request, &info, &caller).await?,
@@ -159,8 +166,8 @@ impl Proxy {
             return Ok(ending(approved.ending(response), ends));
         }
         self.metrics.requests.with_label_values(&["cloud"]).inc();
-        if caller.is_node_component("kubelet") && relaying::is_own_status(&info, &self.node) {
-            return self.send_status(request, &info, &caller).await;
+        if let Some(key) = self.offline.own_write(&info, &caller) {
+            return self.write_own(request, &info, &caller, &key).await;
         }
         let response = self.send_to_cloud(request, &info, &caller).await?;
         Ok(ending(approved.ending(response), ends))
@@ -179,7 +186,7 @@ impl Proxy {
         let sent = match &head {
             // The replica is newer than an answer that was kept.
             Some(head) if self.cached.covers(head) => self.cloud.send(request, info, caller).await,
-            _ => self.offline.read(&self.cloud, request, info, caller).await,
+            _ => self.offline.pass(&self.cloud, request, info, caller).await,
         };
         let response = match (sent, &head) {
             (Ok(response), _) => response,
@@ -196,32 +203,54 @@ impl Proxy {
         Ok(self.cached.note_write(info, response))
     }
 
-    /// Sends the kubelet's NodeStatus to the cloud, then, on failure, through a relay. Tries the relay first while the
-    /// cloud is known to be away.
-    async fn send_status(
+    /// Sends a status that this node writes to the cloud, or accepts it here while the cloud is away.
+    async fn write_own(
         &self,
         request: Request<Timed<Incoming>>,
         info: &RequestInfo,
         caller: &Caller,
+        key: &OwnKey,
     ) -> Result<Response<Body>, Status> {
-        let Some(relaying) = self.heartbeat.relaying() else {
-            return self.cloud.send(request.map(pass), info, caller).await;
-        };
         let (head, body) = request.into_parts();
         let body = read_body(body, STATUS_BYTES_MAX).await?;
         let request = Request::from_parts(pass_through::forwardable(head), body);
-        let relay_first = relaying.comes_first();
-        if relay_first && let Some(answer) = relaying.pass(&request, STATUS_BYTES_MAX).await {
-            return Ok(hop_by_hop::answered(answer));
+        self.offline.own.settle(key).await;
+        let sent = self.send_status(&request, info, caller).await;
+        let response = self.offline.own.written(key, request, sent).await?;
+        let response = self.local.note_write(info, response);
+        Ok(self.cached.note_write(info, response))
+    }
+
+    /// Sends a status to the cloud. The kubelet's NodeStatus also takes a relay: after a failure, or first while the
+    /// cloud is known to be away.
+    async fn send_status(
+        &self,
+        request: &Request<Bytes>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        let is_relayed = caller.is_node_component("kubelet") && relaying::is_own_status(info, &self.node);
+        let relaying = self.heartbeat.relaying().filter(|_| is_relayed);
+        let relay = async || {
+            let answer = relaying.as_ref()?.pass(request, STATUS_BYTES_MAX).await?;
+            Some(hop_by_hop::answered(answer))
+        };
+        let relay_first = relaying.is_some_and(|relaying| relaying.comes_first());
+        if relay_first && let Some(answer) = relay().await {
+            return Ok(answer);
+        }
+        let unavailable = || Status::service_unavailable("the cloud does not answer", 1);
+        if self.offline.own.is_lost() {
+            return Err(unavailable());
         }
         let direct = self.cloud.send(request.clone().map(full), info, caller);
         let refused = match tokio::time::timeout(STATUS_TIMEOUT, direct).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(refused)) => refused,
-            Err(_) => Status::service_unavailable("the cloud does not answer", 1),
+            Err(_) => unavailable(),
         };
-        if !relay_first && let Some(answer) = relaying.pass(&request, STATUS_BYTES_MAX).await {
-            return Ok(hop_by_hop::answered(answer));
+        if !relay_first && let Some(answer) = relay().await {
+            return Ok(answer);
         }
         Err(refused)
     }

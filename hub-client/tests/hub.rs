@@ -28,7 +28,10 @@ mod hub {
     mod membership;
     mod modes;
     mod node_identity;
+    mod offline_events;
     mod offline_reads;
+    mod offline_tokens;
+    mod offline_writes;
     mod passing_on;
     mod pool;
     mod pool_data;

@@ -133,7 +133,7 @@ impl Answers {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => {
-                self.tell(News::Forget(read.keys().collect()));
+                self.forget(read);
                 return response;
             }
             _ => return response,
@@ -159,15 +159,35 @@ impl Answers {
 
     /// Returns the kept record for a GET, in the form that the client prefers.
     pub async fn find(&self, read: &KeptRead) -> Option<Record> {
+        self.find_all(read).await.into_iter().next()
+    }
+
+    /// Returns all kept records for a GET, in the forms that the client accepts.
+    pub async fn find_all(&self, read: &KeptRead) -> Vec<Record> {
         let (shelf, waiting) = (self.shelf.clone(), self.waiting.clone());
         let keys: Vec<String> = read.keys().collect();
         let found = tokio::task::spawn_blocking(move || {
-            keys.iter().find_map(|key| {
+            let find = |key: &String| {
                 let waits = waiting.lock().records.get(key).cloned();
                 waits.or_else(|| shelf.get(key))
-            })
+            };
+            keys.iter().filter_map(find).collect()
         });
-        found.await.ok().flatten()
+        found.await.unwrap_or_default()
+    }
+
+    /// Replaces the kept forms of an object by this one, in JSON.
+    pub fn replace(&self, read: &KeptRead, body: Bytes) {
+        self.forget(read);
+        if let Some(key) = read.key_of("application/json") {
+            let facts = json!({TYPE: "application/json", ENCODING: ""});
+            self.tell(News::Keep(Record { key, facts, body }));
+        }
+    }
+
+    /// Deletes all kept forms of an object.
+    pub fn forget(&self, read: &KeptRead) {
+        self.tell(News::Forget(read.keys().collect()));
     }
 
     /// Records and bytes held.
@@ -291,6 +311,7 @@ impl Writer {
         let shelf = self.shelf.clone();
         for key in &keys {
             self.waiting.lock().remove(key);
+            self.written.remove(&FileName::of(key));
         }
         let gone = tokio::task::spawn_blocking(move || keys.iter().try_for_each(|key| shelf.remove(key)));
         if let Ok(Err(error)) = gone.await {
@@ -405,9 +426,15 @@ mod tests {
         }
     }
 
+    /// Reads the files without opening the folder, whose owner is at work.
     fn on_disk(folder: &TestDir) -> Vec<Bytes> {
-        let shelf = Shelf::open(folder.path().join(FOLDER), LIMITS);
-        shelf.all().into_iter().map(|record| record.body).collect()
+        let files = std::fs::read_dir(folder.path().join(FOLDER)).into_iter().flatten();
+        let read = |file: std::io::Result<std::fs::DirEntry>| {
+            let path = file.ok()?.path();
+            FileName::parse(path.file_name()?.to_str()?)?;
+            Record::decode(&std::fs::read(path).ok()?.into()).map(|record| record.body)
+        };
+        files.filter_map(read).collect()
     }
 
     #[tokio::test(start_paused = true)]

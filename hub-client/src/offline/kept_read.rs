@@ -122,7 +122,7 @@ fn is_discovery(info: &RequestInfo) -> bool {
 
 /// The accepted media types. Tables and metadata of objects are made from the object, so their types are left out for
 /// objects: a client that also accepts the object receives it.
-fn accepted(accept: Option<&str>, is_document: bool) -> Vec<String> {
+pub(super) fn accepted(accept: Option<&str>, is_document: bool) -> Vec<String> {
     let mut classes: Vec<String> = Vec::new();
     for clause in accept.unwrap_or_default().split(',') {
         let class = class_of(clause);
@@ -139,7 +139,7 @@ fn accepted(accept: Option<&str>, is_document: bool) -> Vec<String> {
 
 /// Normal form of a media type: lower case, parameters in order, wildcards as JSON. The schema's type is written with
 /// `@` in requests and with `.` in answers.
-fn class_of(media_type: &str) -> String {
+pub(super) fn class_of(media_type: &str) -> String {
     let mut parts = media_type.split(';').map(|part| part.trim().to_ascii_lowercase());
     let base = parts.next().unwrap_or_default().replace('@', ".");
     let base = if matches!(base.as_str(), "*/*" | "application/*") {

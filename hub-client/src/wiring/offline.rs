@@ -2,11 +2,23 @@
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
+use yurt_apimachinery::{ObjectKey, RequestInfo};
+
 use super::Wiring;
 use crate::config::WorkingMode;
-use crate::offline::Offline;
 use crate::offline::answers::Answers;
+use crate::offline::events::Events;
+use crate::offline::own::OwnWrites;
+use crate::offline::own::pending::Pending;
+use crate::offline::own::sender::Sender;
+use crate::offline::own::write::OwnKey;
+use crate::offline::tokens::Tokens;
+use crate::offline::{Offline, events};
 use crate::proxy::authorize::Authorizer;
+
+/// Maximum number of requests that wait for an earlier local write.
+const COMMANDS_MAX: usize = 16;
 
 // === impl Wiring ===
 
@@ -19,14 +31,75 @@ impl Wiring {
         let writing = writer.run(self.cloud.0.subscribe(), token, is_foreign);
         self.tasks.spawn_critical("keep-answers", writing);
         let agents = self.agents.clone();
+        let own = self.own_writes(&answers);
+        let (events, tokens) = (self.events(), self.tokens());
         Arc::new(Offline {
             answers,
+            own,
+            tokens,
+            events,
             authorizer,
             reach: self.cloud.0.subscribe(),
+            accepts: self.config.mode == WorkingMode::Edge,
             is_cacheable: match self.config.mode {
                 WorkingMode::Edge => Arc::new(move |component| agents.has(component)),
                 WorkingMode::Cloud => Arc::new(|_| false),
             },
         })
+    }
+
+    /// Opens the kept events and starts their sender.
+    fn events(&self) -> Events {
+        let (cache, cloud) = (&self.config.cache_dir, self.upstreams.cloud.clone());
+        let (events, sender) = events::sender::open(cache, cloud, self.clock.clone());
+        let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
+        let sending = sender.run(self.cloud.0.subscribe(), token, is_foreign);
+        self.tasks.spawn_critical("send-events", sending);
+        events
+    }
+
+    /// Opens the kept tokens and starts erasing expired ones.
+    fn tokens(&self) -> Tokens {
+        let tokens = Tokens::open(&self.config.cache_dir, self.clock.clone(), self.tasks.clone());
+        let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
+        self.tasks
+            .spawn_critical("erase-tokens", tokens.clone().run(token, is_foreign));
+        tokens
+    }
+
+    /// Opens the local writes and starts their sender.
+    fn own_writes(&self, answers: &Answers) -> OwnWrites {
+        let node = self.config.node.clone();
+        let pending = Arc::new(Pending::open(&self.config.cache_dir, self.data.failures().clone()));
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let sender = Sender {
+            node: node.clone(),
+            pending: pending.clone(),
+            cloud: self.upstreams.cloud.clone(),
+            answers: answers.clone(),
+            metrics: self.metrics.clone(),
+            commands: received,
+        };
+        let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
+        let sending = sender.run(self.cloud.0.subscribe(), token, is_foreign);
+        self.tasks.spawn_critical("send-local-writes", sending);
+        let cache = self.cache.clone();
+        let cached = move |key: &OwnKey| {
+            let info = RequestInfo::parse("GET", &key.path(), None).ok()?;
+            let entry = cache.covering(&info, &key.name)?;
+            let at = ObjectKey::new(key.namespace.as_deref(), &key.name);
+            let held = entry.replica().collection().read(|held| held.object(&at).cloned());
+            held.map(|object| object.to_value())
+        };
+        OwnWrites {
+            accepts: self.config.mode == WorkingMode::Edge,
+            node,
+            pending,
+            commands,
+            answers: answers.clone(),
+            cached: Arc::new(cached),
+            reach: self.cloud.0.subscribe(),
+            clock: self.clock.clone(),
+        }
     }
 }

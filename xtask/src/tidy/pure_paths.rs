@@ -19,7 +19,10 @@ const PURE: &[&str] = &[
     "hub-client/src/filter",
     "hub-client/src/identity/csr",
     "hub-client/src/identity/plan",
+    "hub-client/src/offline/events/queue",
     "hub-client/src/offline/kept_read",
+    "hub-client/src/offline/own/merge",
+    "hub-client/src/offline/own/write",
     "hub-client/src/offline/record",
     "hub-client/src/replicas/warnings",
 ];

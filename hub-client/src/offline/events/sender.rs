@@ -1,0 +1,208 @@
+//! Sends kept events to the cloud when it is back, paced, and keeps them on the disk in between: one bounded file,
+//! written at most every [`SAVED_EVERY`]. A power cut costs the events of that time.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, StatusCode};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use yurt_runtime::http::{APPLICATION_JSON, full};
+
+use super::Events;
+use super::queue::{BYTES_MAX, EventKey, Kept, Queue, counted};
+use crate::health::CloudReach;
+use crate::offline::record::Record;
+use crate::offline::shelf::{Limits, Shelf};
+use crate::upstream::Cloud;
+
+/// Name of the folder below the cache folder.
+pub const FOLDER: &str = "events";
+/// Key of the one record.
+const KEY: &str = "events";
+/// Limits of the folder: one file.
+const LIMITS: Limits = Limits {
+    records: 1,
+    bytes: 4 * BYTES_MAX as u64,
+    file: 4 * BYTES_MAX as u64,
+};
+/// Pause between two events.
+const PACE: Duration = Duration::from_millis(100);
+/// Pause after an attempt without a result.
+const RETRY: Duration = Duration::from_secs(10);
+/// Maximum time of a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum bytes of an answer.
+const ANSWER_MAX: usize = 1 << 20;
+/// Minimum time between two writes of the file.
+const SAVED_EVERY: Duration = Duration::from_secs(60);
+
+/// The sender.
+pub struct Sender {
+    events: Events,
+    cloud: Arc<Cloud>,
+    shelf: Arc<Shelf>,
+    /// Revision of the queue in the file.
+    saved: u64,
+}
+
+/// Result of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Written,
+    /// The cloud will never take it.
+    Refused,
+    /// Later attempts may succeed.
+    Later,
+}
+
+/// Opens the events of an earlier run.
+#[must_use]
+pub fn open(cache: &Path, cloud: Arc<Cloud>, clock: yurt_runtime::Clock) -> (Events, Sender) {
+    let shelf = Arc::new(Shelf::open(cache.join(FOLDER), LIMITS));
+    let kept = shelf
+        .get(KEY)
+        .map(|record| Queue::decode(&record.body))
+        .unwrap_or_default();
+    let saved = kept.revision();
+    let events = Events::new(kept, clock);
+    let sender = Sender {
+        events: events.clone(),
+        cloud,
+        shelf,
+        saved,
+    };
+    (events, sender)
+}
+
+// === impl Sender ===
+
+impl Sender {
+    /// Sends and saves events until `token` is cancelled. Deletes them once `is_foreign` is cancelled: the cloud is
+    /// another cluster.
+    pub async fn run(
+        mut self,
+        mut reach: watch::Receiver<CloudReach>,
+        token: CancellationToken,
+        is_foreign: CancellationToken,
+    ) {
+        let (mut not_before, mut save_at) = (Instant::now(), None);
+        loop {
+            if save_at.is_none() && self.is_dirty() {
+                save_at = Some(Instant::now() + SAVED_EVERY);
+            }
+            let (events, saving) = (
+                self.events.clone(),
+                save_at.unwrap_or_else(|| Instant::now() + SAVED_EVERY),
+            );
+            let due = async {
+                if events.queue.lock().first().is_none() || reach.wait_for(|reach| reach.is_up()).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                tokio::time::sleep_until(not_before).await;
+            };
+            tokio::select! {
+                biased;
+                () = token.cancelled() => break,
+                () = is_foreign.cancelled() => {
+                    self.events.queue.lock().clear();
+                    break;
+                }
+                () = tokio::time::sleep_until(saving), if save_at.is_some() => {
+                    self.save().await;
+                    save_at = None;
+                }
+                () = due => {
+                    let first = self.events.queue.lock().first();
+                    let Some((key, kept)) = first else { continue };
+                    let pause = if self.send(&key, &kept).await { PACE } else { RETRY };
+                    not_before = Instant::now() + pause;
+                }
+                () = events.changed.notified() => {}
+            }
+        }
+        self.save().await;
+        token.cancelled().await;
+    }
+
+    fn is_dirty(&self) -> bool {
+        let queue = self.events.queue.lock();
+        // A queue that became empty changes the file, too.
+        queue.revision() != self.saved || (queue.totals().0 == 0 && self.shelf.totals().records > 0)
+    }
+
+    async fn save(&mut self) {
+        let (record, revision) = {
+            let queue = self.events.queue.lock();
+            let body = queue.encode().into();
+            let is_empty = queue.totals().0 == 0;
+            let record = Record {
+                key: KEY.to_owned(),
+                facts: Value::Null,
+                body,
+            };
+            ((!is_empty).then_some(record), queue.revision())
+        };
+        let shelf = self.shelf.clone();
+        let saved = tokio::task::spawn_blocking(move || match record {
+            Some(record) => shelf.put(&record).map(drop),
+            None => shelf.remove(KEY).map_err(Into::into),
+        });
+        match saved.await {
+            Ok(Ok(())) => self.saved = revision,
+            Ok(Err(error)) => tracing::warn!(%error, "Failed to store events; a restart loses them"),
+            Err(error) => tracing::warn!(%error, "Failed to store events; a restart loses them"),
+        }
+    }
+
+    /// Sends one event. Returns false if the cloud gave no result.
+    async fn send(&self, key: &EventKey, kept: &Kept) -> bool {
+        let body = kept.body.clone();
+        let mut outcome = self
+            .request(Method::POST, key.collection_path(), APPLICATION_JSON, body.clone())
+            .await;
+        if outcome == Ok(StatusCode::CONFLICT) {
+            // Created before the outage, or by an attempt without an answer.
+            let event: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let merge = HeaderValue::from_static("application/merge-patch+json");
+            let patch = counted(&event).to_string();
+            outcome = self.request(Method::PATCH, key.path(), merge, patch.into()).await;
+        }
+        let outcome = outcome.map_or(Outcome::Later, judge);
+        if outcome != Outcome::Later {
+            let is_lost = outcome == Outcome::Refused;
+            self.events.queue.lock().settle(key, kept.revision, is_lost);
+        }
+        outcome != Outcome::Later
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: String,
+        content_type: HeaderValue,
+        body: bytes::Bytes,
+    ) -> Result<StatusCode, String> {
+        let mut request = Request::new(full(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().map_err(|error| format!("{path}: {error}"))?;
+        request.headers_mut().insert(CONTENT_TYPE, content_type);
+        request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
+        let client = self.cloud.server().beats.clone();
+        let answer = client.request_bytes(request, TIMEOUT, ANSWER_MAX).await;
+        answer.map(|(status, ..)| status).map_err(|error| error.to_string())
+    }
+}
+
+fn judge(status: StatusCode) -> Outcome {
+    match status {
+        status if status.is_success() => Outcome::Written,
+        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Outcome::Later,
+        status if status.is_client_error() => Outcome::Refused,
+        _ => Outcome::Later,
+    }
+}

@@ -1,0 +1,310 @@
+//! Reconciles a status that the kubelet wrote without the cloud with the cloud's present object. Pure.
+//!
+//! Three states decide field by field: the base (the status before the first write without the cloud), the local state
+//! and the cloud's. A field that the kubelet changed has the local value; every other field has the cloud's. Lists with
+//! a merge key (conditions) are reconciled element by element, and an element that the kubelet touched is its own as a
+//! whole; other lists are values. A pod that the cloud knows as finished stays finished.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+use yurt_codec::schema::{Field, Message};
+
+/// Phases that a pod never leaves.
+const FINISHED: [&str; 2] = ["Succeeded", "Failed"];
+
+/// Returns the part of an object that a write of its status may change.
+#[must_use]
+pub fn part(object: &Value) -> Value {
+    let metadata: Map<String, Value> = ["annotations", "labels"]
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), object["metadata"].get(name)?.clone())))
+        .collect();
+    let mut part = json!({ "metadata": metadata });
+    if let Some(status) = object.get("status") {
+        part["status"] = status.clone();
+    }
+    part
+}
+
+/// Returns `object` with the parts that a write of its status may change taken from `from`.
+#[must_use]
+pub fn with_part(object: &Value, from: &Value) -> Value {
+    let mut object = object.clone();
+    for (parent, name) in [("metadata", "annotations"), ("metadata", "labels"), ("", "status")] {
+        let (target, found) = match parent {
+            "" => (&mut object, from.get(name)),
+            parent => (&mut object[parent], from[parent].get(name)),
+        };
+        if let Some(members) = target.as_object_mut() {
+            match found {
+                Some(found) => drop(members.insert(name.to_owned(), found.clone())),
+                None => drop(members.remove(name)),
+            }
+        }
+    }
+    object
+}
+
+/// Returns the part that the cloud's object should have. All three are results of [`part`]; `schema` is the type of the
+/// whole object.
+#[must_use]
+pub fn reconciled(base: &Value, local: &Value, cloud: &Value, schema: Option<Message>) -> Value {
+    let merged = merge(Some(base), Some(local), Some(cloud), Level::Structure(schema));
+    let mut merged = merged.unwrap_or_default();
+    let phase = |part: &Value| part["status"]["phase"].as_str().unwrap_or_default().to_owned();
+    let is_finished = |phase: &str| FINISHED.contains(&phase);
+    if is_finished(&phase(cloud)) && !is_finished(&phase(&merged)) {
+        merged["status"]["phase"] = phase(cloud).into();
+    }
+    merged
+}
+
+/// Returns the merge patch (RFC 7396) that turns `from` into `to`; `None` if they are equal.
+#[must_use]
+pub fn difference(from: &Value, to: &Value) -> Option<Value> {
+    let (Value::Object(old), Value::Object(new)) = (from, to) else {
+        return (from != to).then(|| to.clone());
+    };
+    let mut patch = Map::new();
+    for name in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+        let value = |members: &Map<String, Value>| members.get(name).filter(|value| !value.is_null()).cloned();
+        let change = match (value(old), value(new)) {
+            (Some(old), Some(new)) => difference(&old, &new),
+            (Some(_), None) => Some(Value::Null),
+            (None, new) => new,
+        };
+        if let Some(change) = change {
+            patch.insert(name.clone(), change);
+        }
+    }
+    (!patch.is_empty()).then_some(patch.into())
+}
+
+/// Knowledge about a value.
+#[derive(Clone, Copy)]
+enum Level {
+    /// A structure, of a known type if there is one.
+    Structure(Option<Message>),
+    /// A list whose elements have this key.
+    Keyed(&'static str),
+}
+
+// === impl Level ===
+
+impl Level {
+    fn member(self, name: &str) -> Self {
+        let field = match self {
+            Self::Structure(Some(message)) => message.field(name),
+            _ => None,
+        };
+        let key = field.filter(|field| field.is_patch_merged()).and_then(Field::merge_key);
+        match (key, field) {
+            (Some(key), _) => Self::Keyed(key),
+            (None, Some(field)) if !field.is_map() && !field.is_list() => Self::Structure(field.message()),
+            _ => Self::Structure(None),
+        }
+    }
+}
+
+fn merge(base: Option<&Value>, local: Option<&Value>, cloud: Option<&Value>, level: Level) -> Option<Value> {
+    if local == base || local == cloud {
+        return cloud.cloned();
+    }
+    match (local, cloud, level) {
+        (Some(Value::Object(local)), Some(Value::Object(cloud)), _) => {
+            let empty = Map::new();
+            let base = base.and_then(Value::as_object).unwrap_or(&empty);
+            let names: BTreeSet<&String> = base.keys().chain(local.keys()).chain(cloud.keys()).collect();
+            let member = |name: &String| {
+                let merged = merge(base.get(name), local.get(name), cloud.get(name), level.member(name))?;
+                Some((name.clone(), merged))
+            };
+            Some(Value::Object(names.into_iter().filter_map(member).collect()))
+        }
+        (Some(Value::Array(items)), Some(Value::Array(theirs)), Level::Keyed(key)) => {
+            let base = base.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            merge_keyed(base, items, theirs, key).or_else(|| local.cloned())
+        }
+        _ => local.cloned(),
+    }
+}
+
+/// Merges lists by key; `None` if a key is missing or repeated.
+fn merge_keyed(base: &[Value], local: &[Value], cloud: &[Value], key: &str) -> Option<Value> {
+    let keys = |list: &[Value]| -> Option<Vec<String>> {
+        let keys: Vec<String> = list
+            .iter()
+            .map(|item| Some(item.get(key)?.as_str()?.to_owned()))
+            .collect::<Option<_>>()?;
+        let distinct: BTreeSet<&String> = keys.iter().collect();
+        (distinct.len() == keys.len()).then_some(keys)
+    };
+    keys(base)?;
+    let (local_keys, cloud_keys) = (keys(local)?, keys(cloud)?);
+    let find = |list: &'_ [Value], wanted: &str| list.iter().find(|item| item[key] == wanted).cloned();
+    let mut merged = Vec::new();
+    for (theirs, name) in cloud.iter().zip(&cloud_keys) {
+        let ours = find(local, name);
+        if ours == find(base, name) {
+            merged.push(theirs.clone());
+        } else {
+            merged.extend(ours);
+        }
+    }
+    for (ours, name) in local.iter().zip(&local_keys) {
+        let is_new = !cloud_keys.contains(name) && find(base, name).as_ref() != Some(ours);
+        if is_new {
+            merged.push(ours.clone());
+        }
+    }
+    Some(merged.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use yurt_codec::schema;
+    use yurt_patch::apply_merge_patch;
+
+    use super::*;
+
+    fn pod() -> Option<Message> {
+        schema::find("", "v1", "Pod")
+    }
+
+    fn of(status: Value) -> Value {
+        json!({"metadata": {}, "status": status})
+    }
+
+    fn status(base: Value, local: Value, cloud: Value) -> Value {
+        reconciled(&of(base), &of(local), &of(cloud), pod())["status"].clone()
+    }
+
+    #[test]
+    fn kubelet_keeps_what_it_wrote_and_the_cloud_the_rest() {
+        let merged = status(
+            json!({"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}, {"type": "Gate", "status": "False"}]}),
+            json!({"phase": "Running", "podIP": "10.0.0.7", "conditions": [
+                {"type": "Ready", "status": "True"}, {"type": "Gate", "status": "False"}]}),
+            json!({"phase": "Pending", "nominatedNodeName": "n2", "conditions": [
+                {"type": "Gate", "status": "True"}, {"type": "Ready", "status": "Unknown"}, {"type": "New", "status": "True"}]}),
+        );
+        let expected = json!({"phase": "Running", "podIP": "10.0.0.7", "nominatedNodeName": "n2", "conditions": [
+            {"type": "Gate", "status": "True"}, {"type": "Ready", "status": "True"}, {"type": "New", "status": "True"}]});
+        assert_eq!(merged, expected);
+    }
+
+    #[test]
+    fn removed_fields_and_elements_stay_removed_on_both_sides() {
+        let merged = status(
+            json!({"message": "m", "reason": "r", "conditions": [{"type": "A"}, {"type": "B"}, {"type": "C"}]}),
+            json!({"reason": "r", "conditions": [{"type": "B"}, {"type": "C"}]}),
+            json!({"message": "m", "conditions": [{"type": "A"}, {"type": "C"}]}),
+        );
+        assert_eq!(merged, json!({"conditions": [{"type": "C"}]}));
+    }
+
+    #[test]
+    fn lists_without_usable_keys_are_the_kubelets_as_a_whole() {
+        let base = json!({"addresses": [{"type": "InternalIP", "address": "a"}]});
+        let local =
+            json!({"addresses": [{"type": "InternalIP", "address": "b"}, {"type": "InternalIP", "address": "c"}]});
+        let node = schema::find("", "v1", "Node");
+        let merged = reconciled(&of(base.clone()), &of(local.clone()), &of(base), node);
+        assert_eq!(merged["status"], local);
+    }
+
+    #[test]
+    fn finished_pod_stays_finished() {
+        let (before, running) = (json!({"phase": "Pending"}), json!({"phase": "Running"}));
+        for phase in FINISHED {
+            assert_eq!(
+                status(before.clone(), running.clone(), json!({"phase": phase}))["phase"],
+                phase
+            );
+        }
+        let failed = json!({"phase": "Failed"});
+        assert_eq!(status(before.clone(), failed.clone(), before), failed);
+    }
+
+    #[test]
+    fn only_status_labels_and_annotations_are_taken_from_a_write() {
+        let object = json!({"metadata": {"name": "web", "uid": "u", "labels": {"a": "1"}}, "spec": {"nodeName": "n1"}});
+        let write =
+            json!({"metadata": {"name": "x", "annotations": {"b": "2"}}, "spec": {}, "status": {"phase": "Running"}});
+        let expected = json!({"metadata": {"name": "web", "uid": "u", "annotations": {"b": "2"}},
+            "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});
+        assert_eq!(with_part(&object, &write), expected);
+        assert_eq!(
+            part(&expected),
+            json!({"metadata": {"annotations": {"b": "2"}}, "status": {"phase": "Running"}})
+        );
+    }
+
+    /// A status of scalars, of a structure and of conditions.
+    fn any_status() -> impl Strategy<Value = Value> {
+        let scalars = prop::collection::btree_map("[ab]", 0..3_u8, 0..3);
+        let inner = prop::collection::btree_map("[xy]", 0..3_u8, 0..3);
+        let conditions = prop::collection::btree_map("[PQR]", 0..3_u8, 0..4);
+        (scalars, inner, conditions).prop_map(|(scalars, inner, conditions)| {
+            let conditions: Vec<Value> = conditions
+                .iter()
+                .map(|(key, value)| json!({"type": key, "status": value}))
+                .collect();
+            let mut status = json!({"inner": inner, "conditions": conditions});
+            scalars.iter().for_each(|(name, value)| status[name] = (*value).into());
+            status
+        })
+    }
+
+    /// Every decided place with its value: scalars, members of the structure, conditions by type.
+    fn places(status: &Value) -> BTreeMap<String, Value> {
+        let members = |value: &Value, prefix: &str| -> Vec<(String, Value)> {
+            let members = value.as_object().into_iter().flatten();
+            members
+                .map(|(name, value)| (format!("{prefix}{name}"), value.clone()))
+                .collect()
+        };
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let conditions = conditions.map(|item| (format!("conditions/{}", item["type"]), item.clone()));
+        let scalars = members(status, "").into_iter().filter(|(_, value)| value.is_number());
+        scalars
+            .chain(members(&status["inner"], "inner/"))
+            .chain(conditions)
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn no_write_of_either_side_is_lost(base in any_status(), local in any_status(), cloud in any_status()) {
+            let merged = places(&status(base.clone(), local.clone(), cloud.clone()));
+            let (base, local, cloud) = (places(&base), places(&local), places(&cloud));
+            let all: BTreeSet<&String> = base.keys().chain(local.keys()).chain(cloud.keys()).chain(merged.keys()).collect();
+            for place in all {
+                let is_written = local.get(place) != base.get(place);
+                let expected = if is_written { local.get(place) } else { cloud.get(place) };
+                prop_assert_eq!(merged.get(place), expected, "{}", place);
+            }
+        }
+
+        #[test]
+        fn patch_leads_from_the_clouds_state_to_the_merged_one(base in any_status(), local in any_status(), cloud in any_status()) {
+            let merged = status(base, local, cloud.clone());
+            let mut patched = cloud.clone();
+            if let Some(patch) = difference(&cloud, &merged) {
+                apply_merge_patch(&mut patched, patch.to_string().as_bytes()).unwrap();
+            }
+            prop_assert_eq!(&patched, &merged);
+            prop_assert_eq!(difference(&merged, &merged), None);
+        }
+
+        #[test]
+        fn sending_twice_changes_nothing_more(base in any_status(), local in any_status(), cloud in any_status()) {
+            let once = status(base.clone(), local.clone(), cloud);
+            prop_assert_eq!(status(base, local, once.clone()), once);
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Statuses that the kubelet wrote without the cloud, one per object, on the disk before they are answered.
+//!
+//! An entry holds the object's status before the first such write (base) and the object after the last one (local).
+//! Writes merge into their entry, so the number of entries is that of the node's objects. Bounded: a further object gets
+//! 503. All functions that change something block.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use yurt_apimachinery::{Status, meta};
+
+use super::merge::part;
+use super::write::{self, OwnKey, Write};
+use crate::failures::Failures;
+use crate::offline::record::Record;
+use crate::offline::reply::RETRY_AFTER;
+use crate::offline::shelf::{Limits, Shelf};
+
+/// Name of the folder below the cache folder.
+pub const FOLDER: &str = "local-writes";
+/// Maximum number of entries; a kubelet runs 110 pods by default and 500 at most in practice.
+const ENTRIES_MAX: usize = 1024;
+/// Maximum bytes of all entries.
+const BYTES_MAX: usize = 16 << 20;
+/// Limits of the folder, above those of the entries: no entry is evicted.
+const LIMITS: Limits = Limits {
+    records: 2 * ENTRIES_MAX,
+    bytes: 4 * BYTES_MAX as u64,
+    file: 8 << 20,
+};
+/// Failure key: the disk does not take an entry.
+const DISK: &str = "local writes";
+/// Fact of a record: the entry's key.
+const KEY: &str = "object";
+
+/// The entries.
+pub struct Pending {
+    shelf: Shelf,
+    // Leaf lock: never held during I/O.
+    entries: Mutex<BTreeMap<OwnKey, Entry>>,
+    /// Held during a change and its write: files and entries change in the same order.
+    changing: Mutex<()>,
+    count: AtomicUsize,
+    /// Signals a new entry.
+    added: Notify,
+    failures: Failures,
+}
+
+/// An entry, encoded.
+#[derive(Clone)]
+struct Entry {
+    /// Changes with every write.
+    revision: u64,
+    body: Bytes,
+}
+
+/// Content of an entry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LocalState {
+    /// [`part`] of the object before the first write.
+    pub base: Value,
+    /// The object after the last write.
+    pub local: Value,
+}
+
+// === impl Pending ===
+
+impl Pending {
+    /// Opens the folder with the entries of earlier runs.
+    #[must_use]
+    pub fn open(cache: &std::path::Path, failures: Failures) -> Self {
+        let folder: PathBuf = cache.join(FOLDER);
+        let shelf = Shelf::open(folder, LIMITS);
+        let entry = |record: Record| {
+            let key = OwnKey::parse(record.facts[KEY].as_str()?)?;
+            let _: LocalState = serde_json::from_slice(&record.body).ok()?;
+            let body = record.body;
+            Some((key, Entry { revision: 1, body }))
+        };
+        let entries: BTreeMap<_, _> = shelf.all().into_iter().filter_map(entry).collect();
+        Self {
+            shelf,
+            count: AtomicUsize::new(entries.len()),
+            entries: Mutex::new(entries),
+            changing: Mutex::default(),
+            added: Notify::new(),
+            failures,
+        }
+    }
+
+    /// Applies a write of the kubelet of `node`. Returns the object after it, once it is on the disk. `held` is the
+    /// object as the node last received it; it counts if there is no entry, or if the entry is about a former object of
+    /// that name. A disk that fails or is full does not refuse the write: it is in memory then, and shown as a failure.
+    ///
+    /// # Errors
+    /// As [`write::apply`]; 503 without a held object, and above the limits.
+    pub fn accept(&self, key: &OwnKey, node: &str, held: Option<Value>, write: Write<'_>) -> Result<Value, Status> {
+        key.check_owner(node, held.as_ref())?;
+        let _one = self.changing.lock();
+        let entry = self.entries.lock().get(key).cloned();
+        let (revision, state) = match (entry.as_ref().and_then(Entry::state), held) {
+            (Some(state), Some(held)) if is_successor(&state.local, &held) => (0, LocalState::of(held)),
+            (Some(state), _) => (entry.map_or(0, |entry| entry.revision), state),
+            (None, Some(held)) => (0, LocalState::of(held)),
+            (None, None) => {
+                let why = format!(
+                    "the cloud is unreachable, and this node holds no copy of {}",
+                    key.path()
+                );
+                return Err(Status::service_unavailable(why, RETRY_AFTER));
+            }
+        };
+        let new = write::apply(key, node, &state.local, write)?;
+        if new == state.local {
+            return Ok(new);
+        }
+        let changed = LocalState {
+            base: state.base,
+            local: new.clone(),
+        };
+        self.store(key, revision + 1, &changed)?;
+        self.added.notify_one();
+        Ok(new)
+    }
+
+    /// Returns the object after the last local write.
+    #[must_use]
+    pub fn local(&self, key: &OwnKey) -> Option<Value> {
+        Some(self.state(key)?.1.local)
+    }
+
+    /// Returns the revision and content of an entry.
+    #[must_use]
+    pub fn state(&self, key: &OwnKey) -> Option<(u64, LocalState)> {
+        let entry = self.entries.lock().get(key).cloned()?;
+        Some((entry.revision, entry.state()?))
+    }
+
+    /// Ends an entry whose content at `revision` the cloud has, or will never take. If the kubelet wrote since, only
+    /// that later difference stays.
+    pub fn settle(&self, key: &OwnKey, revision: u64, sent: &LocalState) {
+        let _one = self.changing.lock();
+        let Some((now, state)) = self.state(key) else { return };
+        if now != revision {
+            let rest = LocalState {
+                base: part(&sent.local),
+                local: state.local,
+            };
+            // It was within the limits before.
+            let _ = self.store(key, now, &rest);
+            return;
+        }
+        self.entries.lock().remove(key);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        if let Err(error) = self.shelf.remove(&key.to_string()) {
+            // It is sent once more after a restart, which changes nothing.
+            tracing::warn!(%error, object = %key, "Failed to delete local write that the cloud has");
+        }
+    }
+
+    /// The first key above `last`, else the first one.
+    #[must_use]
+    pub fn next(&self, last: Option<&OwnKey>) -> Option<OwnKey> {
+        let entries = self.entries.lock();
+        let above = last.and_then(|last| entries.keys().find(|key| *key > last));
+        above.or_else(|| entries.keys().next()).cloned()
+    }
+
+    /// True if there is an entry for `key`.
+    #[must_use]
+    pub fn contains(&self, key: &OwnKey) -> bool {
+        !self.is_empty() && self.entries.lock().contains_key(key)
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// True if there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Names of the objects with an entry.
+    #[must_use]
+    pub fn keys(&self) -> Vec<String> {
+        self.entries.lock().keys().map(ToString::to_string).collect()
+    }
+
+    /// Resolves once there is an entry.
+    pub async fn any(&self) {
+        while self.is_empty() {
+            self.added.notified().await;
+        }
+    }
+
+    /// Deletes all entries: the cloud is another cluster.
+    pub fn clear(&self) {
+        let _one = self.changing.lock();
+        self.entries.lock().clear();
+        self.count.store(0, Ordering::Relaxed);
+        self.shelf.clear();
+    }
+
+    fn store(&self, key: &OwnKey, revision: u64, state: &LocalState) -> Result<(), Status> {
+        let body = Bytes::from(serde_json::to_vec(state).unwrap_or_default());
+        {
+            let mut entries = self.entries.lock();
+            let others = entries.iter().filter(|(other, _)| *other != key);
+            let (count, bytes) = others.fold((0, 0), |(count, bytes), (_, entry)| {
+                (count + 1, bytes + entry.body.len())
+            });
+            if count + 1 > ENTRIES_MAX || bytes + body.len() > BYTES_MAX {
+                let why = format!(
+                    "the cloud is unreachable, and this node keeps statuses of at most {ENTRIES_MAX} objects and {BYTES_MAX} bytes"
+                );
+                return Err(Status::service_unavailable(why, RETRY_AFTER));
+            }
+            let body = body.clone();
+            entries.insert(key.clone(), Entry { revision, body });
+            self.count.store(entries.len(), Ordering::Relaxed);
+        }
+        let text = key.to_string();
+        let record = Record {
+            facts: json!({KEY: text}),
+            key: text,
+            body,
+        };
+        match self.shelf.put(&record) {
+            Ok(_) => self.failures.works(DISK),
+            Err(error) => self.failures.refused(DISK, &error.to_string()),
+        }
+        Ok(())
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn state(&self) -> Option<LocalState> {
+        serde_json::from_slice(&self.body).ok()
+    }
+}
+
+// === impl LocalState ===
+
+impl LocalState {
+    fn of(held: Value) -> Self {
+        Self {
+            base: part(&held),
+            local: held,
+        }
+    }
+}
+
+/// True if `held` is a later object of the same name than `local`.
+fn is_successor(local: &Value, held: &Value) -> bool {
+    let version = |object: &Value| meta::text(object, "resourceVersion").parse::<u64>().unwrap_or(0);
+    meta::text(local, "uid") != meta::text(held, "uid") && version(held) > version(local)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::CONTENT_TYPE;
+    use http::{HeaderMap, Method};
+    use yurt_runtime::Clock;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    fn open(folder: &TestDir) -> Pending {
+        Pending::open(folder.path(), Failures::new(Clock::fake().0))
+    }
+
+    fn pod(uid: &str, version: u64) -> Value {
+        json!({"metadata": {"namespace": "shop", "name": "web", "uid": uid, "resourceVersion": version.to_string()},
+            "spec": {"nodeName": "n1"}, "status": {"phase": "Pending", "message": "m"}})
+    }
+
+    fn key() -> OwnKey {
+        OwnKey::parse("shop/web").unwrap()
+    }
+
+    fn merge(pending: &Pending, held: Option<Value>, patch: &Value) -> Result<Value, u16> {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, "application/merge-patch+json".parse().unwrap())]);
+        let body = patch.to_string().into();
+        let write = Write {
+            method: &Method::PATCH,
+            headers: &headers,
+            body: &body,
+        };
+        pending
+            .accept(&key(), "n1", held, write)
+            .map_err(|status| status.code())
+    }
+
+    fn running() -> Value {
+        json!({"status": {"phase": "Running"}})
+    }
+
+    #[test]
+    fn writes_merge_into_one_entry_that_outlives_the_process() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        merge(&pending, Some(pod("u1", 7)), &running()).unwrap();
+        let last = merge(&pending, Some(pod("u1", 9)), &json!({"status": {"podIP": "10.0.0.7"}})).unwrap();
+        let again = open(&folder);
+        assert_eq!((again.len(), again.local(&key())), (1, Some(last.clone())));
+        assert_eq!(
+            last["status"],
+            json!({"phase": "Running", "message": "m", "podIP": "10.0.0.7"})
+        );
+        let (_, state) = again.state(&key()).unwrap();
+        assert_eq!(state.base, part(&pod("u1", 7)), "the base is that of the first write");
+    }
+
+    #[test]
+    fn write_without_a_held_object_is_not_accepted() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        assert_eq!(merge(&pending, None, &running()), Err(503));
+        let mut other = pod("u1", 7);
+        other["spec"]["nodeName"] = "n2".into();
+        assert_eq!(merge(&pending, Some(other), &running()), Err(403));
+        assert!(pending.is_empty() && open(&folder).is_empty());
+    }
+
+    #[test]
+    fn write_that_changes_nothing_leaves_no_entry() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        merge(&pending, Some(pod("u1", 7)), &json!({"status": {"phase": "Pending"}})).unwrap();
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn new_object_of_the_same_name_begins_anew() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        merge(&pending, Some(pod("u1", 7)), &running()).unwrap();
+        merge(&pending, Some(pod("u2", 9)), &json!({"status": {"reason": "r"}})).unwrap();
+        let (_, state) = pending.state(&key()).unwrap();
+        assert_eq!(
+            (&state.local["metadata"]["uid"], &state.local["status"]["phase"]),
+            (&json!("u2"), &json!("Pending"))
+        );
+        assert_eq!(state.base, part(&pod("u2", 9)));
+    }
+
+    #[test]
+    fn only_what_was_sent_is_settled() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        merge(&pending, Some(pod("u1", 7)), &running()).unwrap();
+        let (revision, sent) = pending.state(&key()).unwrap();
+        let later = merge(&pending, None, &json!({"status": {"podIP": "10.0.0.7"}})).unwrap();
+        pending.settle(&key(), revision, &sent);
+        let (revision, rest) = open(&folder)
+            .state(&key())
+            .map(|(_, rest)| (pending.state(&key()).unwrap().0, rest))
+            .unwrap();
+        assert_eq!((&rest.base, &rest.local), (&part(&sent.local), &later));
+        pending.settle(&key(), revision, &rest);
+        assert!(pending.is_empty() && open(&folder).is_empty());
+    }
+
+    #[test]
+    fn failing_disk_keeps_the_write_in_memory() {
+        let folder = TestDir::new();
+        std::fs::write(folder.path().join(FOLDER), "a file where the folder would be").unwrap();
+        let pending = open(&folder);
+        merge(&pending, Some(pod("u1", 7)), &running()).unwrap();
+        assert_eq!(pending.local(&key()).unwrap()["status"]["phase"], "Running");
+        assert!(pending.failures.why(DISK).is_some());
+    }
+
+    #[test]
+    fn entries_are_bounded() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        let large = json!({"status": {"message": "x".repeat(1 << 20)}});
+        let names: Vec<OwnKey> = (0..20)
+            .map(|number| OwnKey::parse(&format!("shop/web-{number}")).unwrap())
+            .collect();
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, "application/merge-patch+json".parse().unwrap())]);
+        let body = large.to_string().into();
+        let write = Write {
+            method: &Method::PATCH,
+            headers: &headers,
+            body: &body,
+        };
+        let accept = |key: &OwnKey| {
+            let mut held = pod("u1", 7);
+            held["metadata"]["name"] = key.name.as_str().into();
+            pending
+                .accept(key, "n1", Some(held), write)
+                .map_err(|status| status.code())
+        };
+        let results: Vec<_> = names.iter().map(|key| accept(key).err()).collect();
+        assert_eq!((results[0], results[19]), (None, Some(503)));
+        assert_eq!(open(&folder).len(), pending.len());
+    }
+}

@@ -1,0 +1,281 @@
+//! Brings local statuses to the cloud when it is back: one object at a time, the Node first, paced.
+//!
+//! Every attempt reads the cloud's object, computes what it should have, and patches the difference with its uid and
+//! resourceVersion. So a status is written exactly once, also after a crash in between: the second attempt finds no
+//! difference.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::meta;
+use yurt_runtime::http::{APPLICATION_JSON, full};
+
+use super::merge::{difference, part, reconciled, with_part};
+use super::pending::{LocalState, Pending};
+use super::write::OwnKey;
+use crate::health::CloudReach;
+use crate::metrics::Metrics;
+use crate::offline::answers::Answers;
+use crate::offline::kept_read::KeptRead;
+use crate::upstream::{Cloud, in_words};
+
+/// Pause between two objects.
+const PACE: Duration = Duration::from_millis(50);
+/// Pause after an attempt without a result.
+const RETRY: Duration = Duration::from_secs(5);
+/// Maximum time of a request.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum bytes of an answer.
+const ANSWER_MAX: usize = 3 << 20;
+/// Maximum number of attempts in a row after conflicts.
+const ATTEMPTS_MAX: u32 = 5;
+
+/// Request to send the entry of an object now.
+#[derive(Debug)]
+pub struct Command {
+    /// The object.
+    pub key: OwnKey,
+    /// Signals the end of the attempt.
+    pub done: oneshot::Sender<()>,
+}
+
+/// The sender.
+pub struct Sender {
+    /// Name of the Node.
+    pub node: String,
+    /// The entries.
+    pub pending: Arc<Pending>,
+    /// The cloud.
+    pub cloud: Arc<Cloud>,
+    /// Kept answers, which receive the cloud's new state.
+    pub answers: Answers,
+    /// Metrics of the hub.
+    pub metrics: Arc<Metrics>,
+    /// Attempts that requests wait for.
+    pub commands: mpsc::Receiver<Command>,
+}
+
+/// Result of an attempt.
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    /// The cloud has the status; its object, if the attempt changed it.
+    Written(Option<Bytes>),
+    /// The cloud's object changed in between.
+    Conflict,
+    /// The cloud no longer has this object.
+    Gone,
+    /// The cloud will never take it.
+    Refused(String),
+    /// Nothing is known; later attempts may succeed.
+    Later(String),
+}
+
+// === impl Sender ===
+
+impl Sender {
+    /// Sends entries whenever the cloud is there, until `token` is cancelled. Deletes them once `is_foreign` is
+    /// cancelled: the cloud is another cluster.
+    pub async fn run(
+        mut self,
+        mut reach: watch::Receiver<CloudReach>,
+        token: CancellationToken,
+        is_foreign: CancellationToken,
+    ) {
+        let (mut last, mut not_before): (Option<OwnKey>, _) = (None, Instant::now());
+        loop {
+            let due = async {
+                self.pending.any().await;
+                let is_up = reach.wait_for(|reach| reach.is_up()).await.is_ok();
+                tokio::time::sleep_until(not_before).await;
+                is_up
+            };
+            tokio::select! {
+                biased;
+                () = token.cancelled() => return,
+                () = is_foreign.cancelled() => break,
+                command = self.commands.recv() => {
+                    let Some(Command { key, done }) = command else { break };
+                    self.send(&key).await;
+                    // The request may be gone.
+                    let _ = done.send(());
+                }
+                is_up = due => {
+                    if !is_up {
+                        break;
+                    }
+                    let Some(key) = self.pending.next(last.as_ref()) else { continue };
+                    let pause = if self.send(&key).await { PACE } else { RETRY };
+                    (last, not_before) = (Some(key), Instant::now() + pause);
+                }
+            }
+        }
+        if is_foreign.is_cancelled() {
+            let pending = self.pending.clone();
+            // The next start asks for the identity of the cluster again.
+            let _ = tokio::task::spawn_blocking(move || pending.clear()).await;
+        }
+        token.cancelled().await;
+    }
+
+    /// Sends one entry. Returns false if the cloud gave no result.
+    async fn send(&self, key: &OwnKey) -> bool {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some((revision, state)) = self.pending.state(key) else {
+                return true;
+            };
+            let outcome = self.attempt(key, &state).await;
+            let read = KeptRead::of_object(super::KUBELET, &key.path());
+            let counted = match outcome {
+                Outcome::Conflict => continue,
+                Outcome::Later(why) => {
+                    tracing::debug!(object = %key, why, "Failed to send local status");
+                    return false;
+                }
+                Outcome::Written(object) => {
+                    object
+                        .into_iter()
+                        .for_each(|object| self.answers.replace(&read, object));
+                    "written"
+                }
+                Outcome::Gone => {
+                    tracing::info!(object = %key, "Local status dropped: the cloud no longer has its object");
+                    self.answers.forget(&read);
+                    "gone"
+                }
+                Outcome::Refused(why) => {
+                    tracing::warn!(object = %key, why, "Cloud refused local status; it is dropped");
+                    "refused"
+                }
+            };
+            self.metrics.offline.writes_settled.with_label_values(&[counted]).inc();
+            let (pending, key) = (self.pending.clone(), key.clone());
+            let settled = tokio::task::spawn_blocking(move || pending.settle(&key, revision, &state));
+            return settled.await.is_ok();
+        }
+        false
+    }
+
+    async fn attempt(&self, key: &OwnKey, state: &LocalState) -> Outcome {
+        let client = self.cloud.server().beats.clone();
+        let read = client.request_json(Method::GET, &key.path(), None, TIMEOUT).await;
+        let object = match read {
+            Err(error) => return Outcome::Later(error.to_string()),
+            Ok((StatusCode::OK, _, body)) => match serde_json::from_slice::<Value>(&body) {
+                Ok(object) => object,
+                Err(error) => return Outcome::Later(error.to_string()),
+            },
+            Ok((status, _, body)) => return judge(status, &body),
+        };
+        let Some(patch) = patch(key, &self.node, state, &object) else {
+            return Outcome::Gone;
+        };
+        let Some(patch) = patch else {
+            return Outcome::Written(None);
+        };
+        let mut request = Request::new(full(patch.to_string()));
+        *request.method_mut() = Method::PATCH;
+        match format!("{}/status", key.path()).parse() {
+            Ok(uri) => *request.uri_mut() = uri,
+            Err(error) => return Outcome::Refused(error.to_string()),
+        }
+        let merge = HeaderValue::from_static("application/merge-patch+json");
+        request.headers_mut().insert(CONTENT_TYPE, merge);
+        request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
+        match client.request_bytes(request, TIMEOUT, ANSWER_MAX).await {
+            Err(error) => Outcome::Later(error.to_string()),
+            Ok((status, _, body)) if status.is_success() => Outcome::Written(Some(body)),
+            Ok((status, _, body)) => judge(status, &body),
+        }
+    }
+}
+
+/// Returns the patch that brings the local status to the cloud's object; `Some(None)` if it has it. `None` if that is
+/// another object.
+fn patch(key: &OwnKey, node: &str, state: &LocalState, object: &Value) -> Option<Option<Value>> {
+    let is_same = meta::text(&state.local, "uid") == meta::text(object, "uid");
+    if !is_same || key.check_owner(node, Some(object)).is_err() {
+        return None;
+    }
+    let wanted = reconciled(&state.base, &part(&state.local), &part(object), key.schema());
+    let Some(mut patch) = difference(&part(object), &part(&with_part(object, &wanted))) else {
+        return Some(None);
+    };
+    let metadata = &object["metadata"];
+    let same = json!({"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]});
+    for (name, value) in same.as_object().into_iter().flatten() {
+        patch["metadata"][name] = value.clone();
+    }
+    Some(Some(patch))
+}
+
+/// Decides about an answer other than a success.
+fn judge(status: StatusCode, body: &[u8]) -> Outcome {
+    let why = in_words(status, body);
+    match status {
+        StatusCode::NOT_FOUND => Outcome::Gone,
+        StatusCode::CONFLICT => Outcome::Conflict,
+        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Outcome::Later(why),
+        status if status.is_client_error() => Outcome::Refused(why),
+        _ => Outcome::Later(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, version: &str, status: Value) -> Value {
+        json!({"metadata": {"name": "web", "uid": uid, "resourceVersion": version}, "spec": {"nodeName": "n1"}, "status": status})
+    }
+
+    fn patched(object: &Value) -> Option<Option<Value>> {
+        let state = LocalState {
+            base: part(&pod("u1", "7", json!({"phase": "Pending"}))),
+            local: pod("u1", "7", json!({"phase": "Running"})),
+        };
+        patch(&OwnKey::parse("shop/web").unwrap(), "n1", &state, object)
+    }
+
+    #[test]
+    fn patch_names_the_object_that_it_was_computed_for() {
+        let expected = json!({"metadata": {"uid": "u1", "resourceVersion": "9"}, "status": {"phase": "Running"}});
+        assert_eq!(
+            patched(&pod("u1", "9", json!({"phase": "Pending", "message": "m"}))),
+            Some(Some(expected))
+        );
+        assert_eq!(
+            patched(&pod("u1", "9", json!({"phase": "Running"}))),
+            Some(None),
+            "sent before a crash"
+        );
+    }
+
+    #[test]
+    fn another_object_receives_nothing() {
+        assert_eq!(patched(&pod("u2", "9", json!({}))), None);
+        let mut moved = pod("u1", "9", json!({}));
+        moved["spec"]["nodeName"] = "n2".into();
+        assert_eq!(patched(&moved), None);
+    }
+
+    #[test]
+    fn only_final_refusals_drop_a_status() {
+        let is_kept = |code: u16| {
+            let outcome = judge(StatusCode::from_u16(code).unwrap(), b"");
+            matches!(outcome, Outcome::Later(_) | Outcome::Conflict)
+        };
+        for code in [401, 408, 409, 429, 500, 502, 503, 504] {
+            assert!(is_kept(code), "{code}");
+        }
+        for code in [400, 403, 404, 413, 422] {
+            assert!(!is_kept(code), "{code}");
+        }
+    }
+}

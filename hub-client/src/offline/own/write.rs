@@ -1,0 +1,310 @@
+//! Applies a write of the kubelet to an object as it knows it, by the rules of the `status` subresource. Pure.
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, header};
+use serde_json::Value;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{RequestInfo, ResourceKind, Status, Verb, meta};
+use yurt_codec::negotiation::{body_format, body_json};
+use yurt_codec::schema::{self, Message};
+
+use super::merge::with_part;
+use crate::offline::reply::patched;
+
+/// Maximum bytes of an object with a local status; etcd takes no larger ones.
+const OBJECT_MAX: usize = 3 << 19;
+/// Maximum length of a name or a namespace.
+const NAME_MAX: usize = 253;
+
+/// Object with a status of the kubelet: a Node, or a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnKey {
+    /// Namespace of a pod; `None` for a Node. Nodes come first in the order.
+    pub namespace: Option<String>,
+    /// Name of the object.
+    pub name: String,
+}
+
+/// A write of a status.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// PATCH or PUT.
+    pub method: &'a Method,
+    /// Headers of the request.
+    pub headers: &'a HeaderMap,
+    /// Body of the request.
+    pub body: &'a Bytes,
+}
+
+// === impl OwnKey ===
+
+impl OwnKey {
+    /// Returns the object whose status a request writes; `None` for any other request.
+    #[must_use]
+    pub fn of_write(info: &RequestInfo) -> Option<Self> {
+        let is_status = info.subresource.as_deref() == Some("status");
+        let is_write = matches!(info.verb, Verb::Patch | Verb::Update);
+        if is_status && is_write { Self::of(info) } else { None }
+    }
+
+    /// Returns the object that a request reads by name; `None` for any other request.
+    #[must_use]
+    pub fn of_read(info: &RequestInfo) -> Option<Self> {
+        let is_object = matches!(info.subresource.as_deref(), None | Some("status"));
+        if is_object && info.verb == Verb::Get {
+            Self::of(info)
+        } else {
+            None
+        }
+    }
+
+    fn of(info: &RequestInfo) -> Option<Self> {
+        let is_known = info.is_resource && info.group.is_empty() && info.version == "v1" && info.rest.is_none();
+        let namespace = match info.resource.as_str() {
+            "nodes" if info.namespace.is_none() => None,
+            "pods" => Some(info.namespace.clone().filter(|namespace| is_name(namespace))?),
+            _ => return None,
+        };
+        let name = info.name.clone().filter(|name| is_known && is_name(name))?;
+        Some(Self { namespace, name })
+    }
+
+    /// Reads the form of [`Self::to_string`].
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let is_valid = is_name(name) && namespace.is_none_or(is_name);
+        is_valid.then(|| Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Path of the object.
+    #[must_use]
+    pub fn path(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("/api/v1/namespaces/{namespace}/pods/{}", self.name),
+            None => format!("/api/v1/nodes/{}", self.name),
+        }
+    }
+
+    /// Kind of the object; `None` if this build does not know it.
+    #[must_use]
+    pub fn kind(&self) -> Option<&'static ResourceKind> {
+        find_kind("", if self.namespace.is_some() { "pods" } else { "nodes" })
+    }
+
+    /// Type of the object.
+    #[must_use]
+    pub fn schema(&self) -> Option<Message> {
+        let kind = self.kind()?;
+        schema::find(&kind.group, &kind.version, &kind.kind)
+    }
+
+    /// Checks that the object is this node, or runs on it.
+    ///
+    /// # Errors
+    /// 403, as kube-apiserver's NodeRestriction answers.
+    pub fn check_owner(&self, node: &str, object: Option<&Value>) -> Result<(), Status> {
+        let why = match (&self.namespace, object) {
+            (None, _) if self.name == node => return Ok(()),
+            (None, _) => format!("node {node:?} is not allowed to modify node {:?}", self.name),
+            (Some(_), Some(pod)) if pod["spec"]["nodeName"] == node => return Ok(()),
+            (Some(_), None) => return Ok(()),
+            (Some(_), Some(_)) => {
+                format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself")
+            }
+        };
+        let resource = self.kind().map(ResourceKind::group_resource).unwrap_or_default();
+        Err(Status::forbidden_because(&resource, &self.name, &why))
+    }
+}
+
+impl std::fmt::Display for OwnKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace.as_deref().unwrap_or_default(), self.name)
+    }
+}
+
+/// True for text that is safe in a path, as every name of a Node, pod or namespace is.
+fn is_name(text: &str) -> bool {
+    let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+    !text.is_empty() && text.len() <= NAME_MAX && text.bytes().all(is_plain) && !text.starts_with('.')
+}
+
+/// Returns the object after a write of its status by the kubelet of `node`.
+///
+/// # Errors
+/// As kube-apiserver: 403 for an object of another node, 409 for another uid or resourceVersion, 400, 413, 415 and 422
+/// for a body that cannot be applied. 503 for a server-side apply, which needs the cloud.
+pub fn apply(key: &OwnKey, node: &str, current: &Value, write: Write<'_>) -> Result<Value, Status> {
+    key.check_owner(node, Some(current))?;
+    let kind = key.kind().ok_or_else(Status::unknown_resource)?;
+    let content_type = write.headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let written = if *write.method == Method::PUT {
+        let json = body_json(body_format(content_type)?, &kind.api_version(), &kind.kind, write.body)?;
+        serde_json::from_slice(&json).map_err(|error| Status::bad_request(error.to_string()))?
+    } else {
+        patched(kind, current, content_type, write.body)?
+    };
+    check_identity(key, kind, current, &written)?;
+    let new = with_part(current, &written);
+    if !new["status"].is_object() {
+        return Err(Status::bad_request("the status must be an object"));
+    }
+    let size = new.to_string().len();
+    if size > OBJECT_MAX {
+        return Err(Status::too_large_body(OBJECT_MAX));
+    }
+    Ok(new)
+}
+
+/// Refuses a write that names another object, or another version of it.
+fn check_identity(key: &OwnKey, kind: &ResourceKind, current: &Value, written: &Value) -> Result<(), Status> {
+    let said = |name: &str| Some(meta::text(written, name)).filter(|text| !text.is_empty());
+    let is_other = |name: &str, own: &str| said(name).is_some_and(|said| said != own);
+    if is_other("name", &key.name) || is_other("namespace", key.namespace.as_deref().unwrap_or_default()) {
+        let why = format!("the object in the body is not {key}, which the path names");
+        return Err(Status::bad_request(why));
+    }
+    let (held, resource) = (|name| meta::text(current, name), kind.group_resource());
+    if let Some(uid) = said("uid").filter(|uid| *uid != held("uid")) {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            held("uid")
+        );
+        return Err(Status::conflict(&resource, &key.name, &why));
+    }
+    if is_other("resourceVersion", held("resourceVersion")) {
+        return Err(Status::conflict_modified(&resource, &key.name));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::CONTENT_TYPE;
+    use serde_json::json;
+
+    use super::*;
+
+    const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+    fn pod() -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"namespace": "shop", "name": "web", "uid": "u1", "resourceVersion": "7"},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}, {"type": "Gate", "status": "True"}]}})
+    }
+
+    fn key() -> OwnKey {
+        OwnKey::parse("shop/web").unwrap()
+    }
+
+    fn write(method: Method, content_type: &str, body: &Value) -> Result<Value, u16> {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, content_type.parse().unwrap())]);
+        let body = body.to_string().into();
+        let write = Write {
+            method: &method,
+            headers: &headers,
+            body: &body,
+        };
+        apply(&key(), "n1", &pod(), write).map_err(|status| status.code())
+    }
+
+    #[test]
+    fn patches_of_all_types_and_puts_change_the_status() {
+        let ready = json!([{"type": "Ready", "status": "True"}, {"type": "Gate", "status": "True"}]);
+        let strategic = json!({"metadata": {"uid": "u1"}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+        let merge = json!({"status": {"phase": "Running", "conditions": ready}});
+        let operations = json!([{"op": "replace", "path": "/status/phase", "value": "Running"},
+            {"op": "replace", "path": "/status/conditions/0/status", "value": "True"}]);
+        let mut whole = pod();
+        whole["status"] = merge["status"].clone();
+        for (method, content_type, body) in [
+            (Method::PATCH, STRATEGIC, strategic),
+            (Method::PATCH, "application/merge-patch+json", merge),
+            (Method::PATCH, "application/json-patch+json", operations),
+            (Method::PUT, "application/json", whole.clone()),
+        ] {
+            assert_eq!(write(method, content_type, &body), Ok(whole.clone()), "{content_type}");
+        }
+    }
+
+    #[test]
+    fn write_of_a_status_changes_nothing_else() {
+        let body = json!({"metadata": {"finalizers": ["x"], "ownerReferences": []}, "spec": {"nodeName": "n2"}, "status": {"phase": "Running"}});
+        let new = write(Method::PATCH, "application/merge-patch+json", &body).unwrap();
+        assert_eq!((&new["metadata"], &new["spec"]), (&pod()["metadata"], &pod()["spec"]));
+    }
+
+    #[test]
+    fn writes_of_other_objects_and_versions_are_refused() {
+        let merge = |body: Value| write(Method::PATCH, "application/merge-patch+json", &body);
+        assert_eq!(
+            merge(json!({"metadata": {"uid": "u2"}, "status": {"phase": "Running"}})),
+            Err(409)
+        );
+        assert_eq!(merge(json!({"metadata": {"resourceVersion": "6"}})), Err(409));
+        assert_eq!(merge(json!({"metadata": {"name": "db"}})), Err(400));
+        assert_eq!(merge(json!({"metadata": {"namespace": "kube-system"}})), Err(400));
+        assert_eq!(merge(json!({"status": "fine"})), Err(400));
+        assert_eq!(merge(json!({"status": {"message": "x".repeat(OBJECT_MAX)}})), Err(413));
+        assert_eq!(
+            write(Method::PATCH, "application/apply-patch+yaml", &json!({})),
+            Err(503)
+        );
+        assert_eq!(write(Method::PATCH, "text/plain", &json!({})), Err(415));
+        assert_eq!(write(Method::PUT, "application/json", &json!("x")), Err(400));
+    }
+
+    #[test]
+    fn node_writes_its_own_objects_only() {
+        let code = |key: &str, object: &Value| {
+            OwnKey::parse(key)
+                .unwrap()
+                .check_owner("n1", Some(object))
+                .map_err(|status| status.code())
+        };
+        let on = |node: &str| json!({"spec": {"nodeName": node}});
+        assert_eq!(code("/n1", &json!({})), Ok(()));
+        assert_eq!(code("/n2", &json!({})), Err(403));
+        assert_eq!(code("shop/web", &on("n1")), Ok(()));
+        for other in [on("n2"), on(""), json!({})] {
+            assert_eq!(code("shop/web", &other), Err(403), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_statuses_of_nodes_and_pods_with_plain_names_are_own_writes() {
+        let key = |method: &str, path: &str| {
+            let info = RequestInfo::parse(method, path, None).ok()?;
+            OwnKey::of_write(&info).map(|key| key.path())
+        };
+        for (method, path) in [
+            ("PATCH", "/api/v1/nodes/n1"),
+            ("PUT", "/api/v1/namespaces/shop/pods/web.1-a"),
+        ] {
+            assert_eq!(key(method, &format!("{path}/status")).as_deref(), Some(path));
+            let info = RequestInfo::parse("GET", path, None).unwrap();
+            assert_eq!(OwnKey::of_read(&info).map(|key| key.path()).as_deref(), Some(path));
+        }
+        for (method, path) in [
+            ("PATCH", "/api/v1/nodes/n1"),
+            ("DELETE", "/api/v1/nodes/n1/status"),
+            ("PATCH", "/apis/x/v1/nodes/n1/status"),
+            ("PATCH", "/api/v1/namespaces/shop/services/web/status"),
+            ("PATCH", "/api/v1/namespaces/shop/pods/..%5cx/status"),
+            ("PATCH", "/api/v1/namespaces/%20/pods/web/status"),
+            ("PATCH", "/api/v1/namespaces/shop/pods/WEB/status"),
+        ] {
+            assert_eq!(key(method, path), None, "{method} {path}");
+        }
+        for text in ["", "web", "a/b/c", "/..", "../web", "/"] {
+            assert_eq!(OwnKey::parse(text), None, "{text}");
+        }
+    }
+}

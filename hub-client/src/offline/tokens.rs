@@ -1,0 +1,282 @@
+//! Service account tokens that the node requested: while the cloud is away the last real answer is returned unchanged,
+//! as long as it is valid. A token is never invented, because the kubelet would replace a valid one by it.
+//!
+//! The files have mode 0600. Expired ones are erased.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::time::Time;
+use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_codec::negotiation::{body_format, body_json};
+use yurt_pool_protocol::names::STALE_HEADER;
+use yurt_runtime::http::{Body, full, respond};
+use yurt_runtime::{Clock, TaskGroup};
+
+use super::copied::Copies;
+use super::kept_read::{accepted, class_of};
+use super::record::Record;
+use super::shelf::{Limits, Shelf};
+
+/// Name of the folder below the cache folder.
+pub const FOLDER: &str = "tokens";
+/// Maximum bytes of a request or an answer; tokens with many groups have a few KiB.
+pub const BYTES_MAX: usize = 64 << 10;
+/// Limits of the folder: several tokens for each pod.
+const LIMITS: Limits = Limits {
+    records: 2048,
+    bytes: 16 << 20,
+    file: (BYTES_MAX + (8 << 10)) as u64,
+};
+/// Interval of erasing expired tokens.
+const ERASED_EVERY: Duration = Duration::from_secs(600);
+/// Fact of a record: its content type.
+const TYPE: &str = "contentType";
+/// Fact of a record: the Unix time at which the token ends, s.
+const EXPIRES: &str = "expires";
+const API_VERSION: &str = "authentication.k8s.io/v1";
+const KIND: &str = "TokenRequest";
+
+/// A request for a token: who it is for, and the media types that the client accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenKey {
+    subject: Value,
+    accepted: Vec<String>,
+}
+
+/// Kept tokens. Cheap to clone; clones share the state.
+#[derive(Clone)]
+pub struct Tokens {
+    shelf: Arc<Shelf>,
+    copies: Copies,
+    clock: Clock,
+    tasks: TaskGroup,
+}
+
+/// True if the request asks for a token of a service account.
+#[must_use]
+pub fn is_token_request(info: &RequestInfo) -> bool {
+    info.is_resource
+        && info.verb == Verb::Create
+        && info.group.is_empty()
+        && info.resource == "serviceaccounts"
+        && info.subresource.as_deref() == Some("token")
+        && info.name.is_some()
+}
+
+// === impl TokenKey ===
+
+impl TokenKey {
+    /// Reads a request; `None` if the body is no TokenRequest.
+    #[must_use]
+    pub fn of(info: &RequestInfo, headers: &HeaderMap, body: &Bytes) -> Option<Self> {
+        let text = |name| {
+            headers
+                .get(name)
+                .map(|value: &HeaderValue| value.to_str().unwrap_or_default())
+        };
+        let request = decode(text(CONTENT_TYPE), body)?;
+        let spec = &request["spec"];
+        let mut audiences: Vec<&str> = spec["audiences"].as_array()?.iter().filter_map(Value::as_str).collect();
+        audiences.sort_unstable();
+        let bound = ["apiVersion", "kind", "name", "uid"].map(|name| &spec["boundObjectRef"][name]);
+        Some(Self {
+            subject: json!([info.namespace, info.name, audiences, spec["expirationSeconds"], bound]),
+            accepted: accepted(text(ACCEPT), false),
+        })
+    }
+
+    fn key(&self, class: &str) -> String {
+        json!([self.subject, class]).to_string()
+    }
+}
+
+fn decode(content_type: Option<&str>, body: &Bytes) -> Option<Value> {
+    let json = body_json(body_format(content_type).ok()?, API_VERSION, KIND, body).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+/// Returns the Unix time at which the token in an answer ends, s.
+fn end_of(content_type: &str, body: &Bytes) -> Option<i64> {
+    let answer = decode(Some(content_type), body)?;
+    answer["status"]["token"].as_str().filter(|token| !token.is_empty())?;
+    let end = answer["status"]["expirationTimestamp"].as_str()?;
+    Some(Time::parse(end).ok()?.unix())
+}
+
+// === impl Tokens ===
+
+impl Tokens {
+    /// Opens the folder.
+    #[must_use]
+    pub fn open(cache: &Path, clock: Clock, tasks: TaskGroup) -> Self {
+        Self {
+            shelf: Arc::new(Shelf::open(cache.join(FOLDER), LIMITS)),
+            copies: Copies::default(),
+            clock,
+            tasks,
+        }
+    }
+
+    /// Returns the cloud's answer, extended to be kept once it has passed.
+    #[must_use]
+    pub fn keeping(&self, key: &TokenKey, response: Response<Body>) -> Response<Body> {
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let is_token = response.status() == StatusCode::CREATED;
+        let (Some(content_type), true) = (content_type.map(str::to_owned), is_token) else {
+            return response;
+        };
+        let class = class_of(&content_type);
+        if !key.accepted.contains(&class) {
+            return response;
+        }
+        let (shelf, tasks, key) = (self.shelf.clone(), self.tasks.clone(), key.key(&class));
+        let keep = move |body: Bytes| {
+            let Some(expires) = end_of(&content_type, &body) else {
+                return;
+            };
+            let facts = json!({TYPE: content_type, EXPIRES: expires});
+            let record = Record { key, facts, body };
+            tasks.spawn_isolated("keep-token", async move {
+                let kept = tokio::task::spawn_blocking(move || shelf.put(&record)).await;
+                if let Ok(Err(error)) = kept {
+                    tracing::warn!(%error, "Failed to keep token; a restart of the kubelet without the cloud lacks it");
+                }
+            });
+        };
+        response.map(|body| self.copies.of(body, BYTES_MAX, keep))
+    }
+
+    /// Returns the last real answer, if its token is still valid.
+    pub async fn answer(&self, key: &TokenKey) -> Option<Response<Body>> {
+        let (shelf, now) = (self.shelf.clone(), self.clock.unix().secs);
+        let keys: Vec<String> = key.accepted.iter().map(|class| key.key(class)).collect();
+        let found = tokio::task::spawn_blocking(move || {
+            let mut found = keys.iter().filter_map(|key| shelf.get(key));
+            found.find(|record| !is_over(record, now))
+        });
+        let record = found.await.ok()??;
+        let content_type = HeaderValue::try_from(record.facts[TYPE].as_str()?).ok()?;
+        let mut response = respond(StatusCode::CREATED, content_type, full(record.body));
+        response
+            .headers_mut()
+            .insert(STALE_HEADER, HeaderValue::from_static("true"));
+        Some(response)
+    }
+
+    /// Erases expired tokens until `token` is cancelled, and all of them once `is_foreign` is cancelled: the cloud is
+    /// another cluster.
+    pub async fn run(self, token: CancellationToken, is_foreign: CancellationToken) {
+        let mut check = tokio::time::interval(ERASED_EVERY);
+        let mut is_other = false;
+        loop {
+            tokio::select! {
+                () = token.cancelled() => return,
+                () = is_foreign.cancelled(), if !is_other => is_other = true,
+                _ = check.tick() => {}
+            }
+            let (shelf, now) = (self.shelf.clone(), self.clock.unix().secs);
+            let erased = tokio::task::spawn_blocking(move || {
+                let over = |record: &Record| is_other || is_over(record, now);
+                let mut over = shelf.all().into_iter().filter(over);
+                over.try_for_each(|record| shelf.remove(&record.key))
+            });
+            if let Ok(Err(error)) = erased.await {
+                tracing::warn!(%error, "Failed to erase expired tokens");
+            }
+        }
+    }
+}
+
+fn is_over(record: &Record, now: i64) -> bool {
+    record.facts[EXPIRES].as_i64().is_none_or(|end| end <= now)
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use yurt_test_support::{TestDir, eventually};
+
+    use super::*;
+
+    fn key(spec: &Value) -> TokenKey {
+        let info = RequestInfo::parse("POST", "/api/v1/namespaces/shop/serviceaccounts/web/token", None).unwrap();
+        assert!(is_token_request(&info));
+        TokenKey::of(&info, &HeaderMap::new(), &json!({ "spec": spec }).to_string().into()).unwrap()
+    }
+
+    fn spec() -> Value {
+        json!({"audiences": ["a", "b"], "expirationSeconds": 3607, "boundObjectRef": {"kind": "Pod", "name": "web-1", "uid": "u1"}})
+    }
+
+    /// The cloud's answer with a token that ends so many seconds after the fake clock's first reading.
+    fn issued(token: &str, seconds: i64) -> Response<Body> {
+        let end = Time::from_unix(Clock::fake().0.unix().secs + seconds);
+        let status = json!({"token": token, "expirationTimestamp": end.to_string()});
+        yurt_runtime::http::json(StatusCode::CREATED, json!({"kind": KIND, "status": status}).to_string())
+    }
+
+    #[test]
+    fn tokens_differ_by_audience_lifetime_and_bound_object() {
+        let first = key(&spec());
+        let mut same = spec();
+        same["audiences"] = json!(["b", "a"]);
+        assert_eq!(key(&same), first);
+        for (name, other) in [
+            ("audiences", json!(["a"])),
+            ("expirationSeconds", json!(600)),
+            ("boundObjectRef", json!({"kind": "Pod", "name": "web-1", "uid": "u2"})),
+            ("boundObjectRef", Value::Null),
+        ] {
+            let mut changed = spec();
+            changed[name] = other;
+            assert_ne!(key(&changed), first, "{name}");
+        }
+        let info = RequestInfo::parse("POST", "/api/v1/namespaces/shop/serviceaccounts/web/token", None).unwrap();
+        for nonsense in ["", "{}", "[]", "{\"spec\":{\"audiences\":\"a\"}}"] {
+            assert_eq!(
+                TokenKey::of(&info, &HeaderMap::new(), &nonsense.into()),
+                None,
+                "{nonsense}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn last_real_answer_is_returned_unchanged_until_it_ends_and_is_erased_then() {
+        let (folder, (clock, hand), tasks) = (TestDir::new(), Clock::fake(), TaskGroup::new());
+        let tokens = Tokens::open(folder.path(), clock.clone(), tasks.clone());
+        let key = key(&spec());
+        let refused = yurt_runtime::http::json(StatusCode::FORBIDDEN, "{}");
+        let empty = yurt_runtime::http::json(StatusCode::CREATED, "{\"status\":{\"token\":\"\"}}");
+        let pass = async |response| {
+            let passed = tokens.keeping(&key, response).into_body().collect().await;
+            passed.unwrap().to_bytes()
+        };
+        for nothing in [refused, empty] {
+            pass(nothing).await;
+        }
+        let passed = pass(issued("t1", 3600)).await;
+        eventually("the token must be kept", async || tokens.answer(&key).await).await;
+        let answer = Tokens::open(folder.path(), clock, tasks.clone())
+            .answer(&key)
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), StatusCode::CREATED);
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), passed);
+        assert_eq!(tokens.shelf.totals().records, 1);
+        hand.advance(Duration::from_secs(3599));
+        assert!(tokens.answer(&key).await.is_some());
+        hand.advance(Duration::from_secs(1));
+        assert!(tokens.answer(&key).await.is_none(), "an expired token is not returned");
+        tasks.spawn("erase", tokens.clone().run(tasks.token(), CancellationToken::new()));
+        let files = || std::fs::read_dir(folder.path().join(FOLDER)).unwrap().count();
+        eventually("the token must be erased", async || (files() == 0).then_some(())).await;
+    }
+}

@@ -1,0 +1,318 @@
+//! Statuses that the kubelet writes while the cloud is away: accepted, durable, and at the cloud once it is back.
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use yurt_apimachinery::Status;
+use yurt_codec::schema;
+use yurt_patch::{apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch};
+use yurt_runtime::http::{Body, full, json as json_answer, read_body, status_response};
+use yurt_test_support::eventually;
+
+use super::client::{Answer, Client, request};
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const NODE: &str = "/api/v1/nodes/n1";
+const POD: &str = "/api/v1/namespaces/shop/pods/web";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+
+/// An object at the cloud with a status subresource.
+#[derive(Clone)]
+struct Stored {
+    object: Arc<Mutex<Value>>,
+    patches: Arc<Mutex<Vec<Value>>>,
+    /// Number of patches that get 409 first.
+    conflicts: Arc<Mutex<u32>>,
+}
+
+// === impl Stored ===
+
+impl Stored {
+    fn at(cloud: &Cloud, path: &str, object: Value) -> Self {
+        let stored = Self {
+            object: Arc::new(Mutex::new(object)),
+            patches: Arc::default(),
+            conflicts: Arc::default(),
+        };
+        for path in [path.to_owned(), format!("{path}/status")] {
+            let script = stored.clone();
+            cloud.on(&path, move |request| script.clone().answer(request));
+        }
+        stored
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        if head.method == Method::GET {
+            return json_answer(StatusCode::OK, self.object.lock().to_string());
+        }
+        let body = read_body(body, 1 << 20).await.unwrap();
+        let patch: Value = serde_json::from_slice(&body).unwrap();
+        let mut object = self.object.lock();
+        let mut conflicts = self.conflicts.lock();
+        let named = &patch["metadata"]["resourceVersion"];
+        if *conflicts > 0 || (named.is_string() && *named != object["metadata"]["resourceVersion"]) {
+            *conflicts = conflicts.saturating_sub(1);
+            return status_response(&Status::failure(409, "Conflict", "changed"));
+        }
+        if head.headers["content-type"] == STRATEGIC {
+            let kind = object["kind"].as_str().unwrap().to_owned();
+            let schema = schema::find("", "v1", &kind).unwrap();
+            apply_strategic_merge_patch(&mut object, read_strategic_merge_patch(&body).unwrap(), schema).unwrap();
+        } else {
+            apply_merge_patch(&mut object, &body).unwrap();
+        }
+        next_version(&mut object);
+        self.patches.lock().push(patch);
+        json_answer(StatusCode::OK, object.to_string())
+    }
+
+    /// Changes the object, as another client of the cloud does.
+    fn change(&self, change: impl FnOnce(&mut Value)) {
+        let mut object = self.object.lock();
+        change(&mut object);
+        next_version(&mut object);
+    }
+
+    fn status(&self) -> Value {
+        self.object.lock()["status"].clone()
+    }
+
+    fn patches(&self) -> usize {
+        self.patches.lock().len()
+    }
+}
+
+fn next_version(object: &mut Value) {
+    let version: u64 = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    object["metadata"]["resourceVersion"] = (version + 1).to_string().into();
+}
+
+fn node() -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "uid": "u-n1", "resourceVersion": "10"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+fn pod(name: &str, node: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": name, "uid": format!("u-{name}"), "resourceVersion": "20"},
+        "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}})
+}
+
+async fn patch(client: &Client, path: &str, body: &Value) -> Answer {
+    let headers = [("content-type", STRATEGIC)];
+    client
+        .send(request(
+            Method::PATCH,
+            &format!("{path}/status"),
+            &headers,
+            full(body.to_string()),
+        ))
+        .await
+}
+
+fn running() -> Value {
+    json!({"metadata": {"uid": "u-web"}, "status": {"phase": "Running", "podIP": "10.0.0.7",
+        "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+/// Lets the kubelet read so many objects, and waits until they are kept.
+async fn read(hub: &TestHub, paths: &[&str]) {
+    for path in paths {
+        hub.kubelet().get(path).await.expect(200);
+    }
+    hub.until("the objects must be kept", |state| {
+        state["offline"]["answers"]["records"] == paths.len()
+    })
+    .await;
+}
+
+async fn until_sent(hub: &TestHub) {
+    hub.until("the cloud must have all local writes", |state| {
+        state["offline"]["localWrites"] == json!([])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn statuses_written_without_the_cloud_reach_it_once_also_after_a_crash() {
+    let mut cloud = Cloud::start().await;
+    let (at_node, at_pod) = (
+        Stored::at(&cloud, NODE, node()),
+        Stored::at(&cloud, POD, pod("web", "n1")),
+    );
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[NODE, POD]).await;
+    cloud.go_away().await;
+    let kubelet = hub.kubelet();
+    let pressure = json!({"status": {"conditions": [{"type": "DiskPressure", "status": "True"}]}});
+    patch(&kubelet, NODE, &pressure).await.expect(200);
+    patch(&kubelet, POD, &running()).await.expect(200);
+    hub.crash().await;
+    let kubelet = hub.kubelet();
+    let answer = patch(&kubelet, POD, &json!({"status": {"startTime": "2026-01-01T00:00:00Z"}})).await;
+    let expected = json!({"phase": "Running", "podIP": "10.0.0.7", "startTime": "2026-01-01T00:00:00Z",
+        "conditions": [{"type": "Ready", "status": "True"}]});
+    assert_eq!((answer.code, &answer.json()["status"]), (200, &expected));
+    let own = kubelet.get(NODE).await.json();
+    let conditions = own["status"]["conditions"].as_array().map(Vec::len);
+    assert_eq!(conditions, Some(2), "the kubelet sees its own write: {own}");
+    assert_eq!(hub.state().await["offline"]["localWrites"], json!(["/n1", "shop/web"]));
+    at_pod.change(|pod| pod["status"]["nominatedNodeName"] = "n9".into());
+    at_node.change(|node| node["status"]["conditions"][0]["status"] = "Unknown".into());
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    let mut merged = expected;
+    merged["nominatedNodeName"] = "n9".into();
+    assert_eq!(at_pod.status(), merged);
+    let conditions = json!([{"type": "Ready", "status": "Unknown"}, {"type": "DiskPressure", "status": "True"}]);
+    assert_eq!(at_node.status()["conditions"], conditions);
+    assert_eq!((at_node.patches(), at_pod.patches()), (1, 1));
+    hub.crash().await;
+    hub.kubelet().get(POD).await.expect(200);
+    assert_eq!((at_node.patches(), at_pod.patches()), (1, 1), "nothing is sent again");
+    assert_eq!(hub.admin().get("/metrics").await.code, 200);
+}
+
+#[tokio::test]
+async fn write_after_the_return_is_not_overwritten_by_an_earlier_one() {
+    let mut cloud = Cloud::start().await;
+    let at_pod = Stored::at(&cloud, POD, pod("web", "n1"));
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[POD]).await;
+    cloud.go_away().await;
+    patch(&hub.kubelet(), POD, &running()).await.expect(200);
+    *at_pod.conflicts.lock() = 2;
+    cloud.come_back().await;
+    let later = json!({"status": {"podIP": "10.0.0.8", "message": "later"}});
+    patch(&hub.kubelet(), POD, &later).await.expect(200);
+    until_sent(&hub).await;
+    let status = at_pod.status();
+    assert_eq!(
+        (&status["phase"], &status["podIP"], &status["message"]),
+        (&json!("Running"), &json!("10.0.0.8"), &json!("later"))
+    );
+}
+
+#[tokio::test]
+async fn status_of_an_object_that_is_gone_or_was_replaced_is_dropped() {
+    let mut cloud = Cloud::start().await;
+    let other = "/api/v1/namespaces/shop/pods/other";
+    let at_pod = Stored::at(&cloud, POD, pod("web", "n1"));
+    let _ = Stored::at(&cloud, other, pod("other", "n1"));
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[POD, other]).await;
+    cloud.go_away().await;
+    patch(&hub.kubelet(), POD, &running()).await.expect(200);
+    patch(&hub.kubelet(), other, &json!({"status": {"phase": "Failed"}}))
+        .await
+        .expect(200);
+    at_pod.change(|pod| pod["metadata"]["uid"] = "another".into());
+    cloud.off(other);
+    cloud.off(&format!("{other}/status"));
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    assert_eq!((at_pod.patches(), &at_pod.status()["phase"]), (0, &json!("Pending")));
+    let metrics = String::from_utf8(hub.admin().get("/metrics").await.body.to_vec()).unwrap();
+    assert!(
+        metrics.contains("node_yurthub_local_writes_total{result=\"gone\"} 2"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn only_the_node_writes_and_only_its_own_objects() {
+    let mut cloud = Cloud::start().await;
+    let (elsewhere, another) = ("/api/v1/namespaces/shop/pods/db", "/api/v1/nodes/n2");
+    let _ = Stored::at(&cloud, POD, pod("web", "n1"));
+    let _ = Stored::at(&cloud, elsewhere, pod("db", "n2"));
+    let mut n2 = node();
+    n2["metadata"]["name"] = "n2".into();
+    let _ = Stored::at(&cloud, another, n2);
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[POD, elsewhere, another]).await;
+    cloud.go_away().await;
+    let (kubelet, body) = (hub.kubelet(), json!({"status": {"phase": "Running"}}));
+    patch(&kubelet, elsewhere, &body).await.expect(403);
+    patch(&kubelet, another, &json!({"status": {}})).await.expect(403);
+    patch(&hub.bearer("kubelet/v1", "pod-token"), POD, &body)
+        .await
+        .expect(503);
+    for refused in [
+        patch(&kubelet, "/api/v1/namespaces/shop/pods/unknown", &body).await,
+        kubelet.send(request(Method::DELETE, POD, &[], full(""))).await,
+        kubelet
+            .send(request(
+                Method::POST,
+                "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+                &[],
+                full("{}"),
+            ))
+            .await,
+        kubelet
+            .send(request(
+                Method::POST,
+                "/apis/authentication.k8s.io/v1/tokenreviews",
+                &[],
+                full("{}"),
+            ))
+            .await,
+        kubelet
+            .put("/api/v1/namespaces/shop/configmaps/c", "application/json", "{}")
+            .await,
+    ] {
+        assert_eq!(
+            (refused.code, &refused.json()["reason"]),
+            (503, &json!("ServiceUnavailable"))
+        );
+        assert!(refused.header("retry-after").is_some());
+        let message = refused.json()["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("the cloud"), "{message}");
+    }
+    patch(&kubelet, POD, &json!({"metadata": {"uid": "u-old"}, "status": {}}))
+        .await
+        .expect(409);
+    patch(&kubelet, POD, &json!({"status": {"message": "x".repeat(4 << 20)}}))
+        .await
+        .expect(413);
+    patch(&kubelet, "/api/v1/namespaces/shop/pods/..%2fx", &body)
+        .await
+        .expect(400);
+    assert_eq!(hub.state().await["offline"]["localWrites"], json!([]));
+    assert!(!hub.folder().path().join("cache/local-writes").exists());
+}
+
+#[tokio::test]
+async fn local_status_is_answered_in_the_clients_format() {
+    let mut cloud = Cloud::start().await;
+    let _ = Stored::at(&cloud, POD, pod("web", "n1"));
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[POD]).await;
+    cloud.go_away().await;
+    let headers = [
+        ("content-type", STRATEGIC),
+        ("accept", "application/vnd.kubernetes.protobuf, */*"),
+    ];
+    let path = format!("{POD}/status");
+    let answer = hub
+        .kubelet()
+        .send(request(Method::PATCH, &path, &headers, full(running().to_string())))
+        .await;
+    assert_eq!(
+        (answer.code, answer.header("content-type")),
+        (200, Some("application/vnd.kubernetes.protobuf"))
+    );
+    assert!(answer.body.starts_with(b"k8s\0"));
+    let seen = eventually("the local status", async || {
+        Some(hub.kubelet().get(POD).await).filter(|seen| seen.code == 200)
+    });
+    let seen = seen.await;
+    assert_eq!(
+        (seen.header("yurt-stale"), &seen.json()["metadata"]["resourceVersion"]),
+        (Some("true"), &json!("20"))
+    );
+}
