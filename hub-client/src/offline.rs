@@ -8,8 +8,8 @@
 //! | token of a service account for the node | the last real one while it is valid ([`tokens`]) |
 //! | everything else | 503 with `Retry-After` |
 //!
-//! Records on the disk have one format ([`record`], [`shelf`]). The proxy asks this module after it found the cloud
-//! away; requests that the cloud answers pass unchanged.
+//! Records on the disk have one format ([`record`], [`shelf`]). The proxy asks these parts after it found the
+//! cloud away (`proxy/offline.rs`); requests that the cloud answers pass unchanged.
 
 pub mod answers;
 mod copied;
@@ -17,269 +17,33 @@ pub mod events;
 pub mod kept_read;
 pub mod own;
 pub mod record;
-mod reply;
+pub(crate) mod reply;
 pub mod shelf;
 pub mod tokens;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
-use serde_json::{Value, json};
-use tokio::sync::watch;
-use yurt_apimachinery::{RequestInfo, Status};
-use yurt_runtime::http::{Body, full, read_body};
+use http::StatusCode;
+use yurt_apimachinery::Status;
 
 use crate::health::CloudReach;
-use crate::metrics::offline::OfflineMetrics;
-use crate::proxy::authorize::Authorizer;
-use crate::proxy::caller::{Caller, Credential};
-use crate::proxy::pass_through::{self, PassThrough};
-use crate::proxy::screen::is_impersonating;
-use answers::Answers;
-use events::{EventWrite, Events};
-use kept_read::KeptRead;
-use own::OwnWrites;
-use own::write::OwnKey;
-use tokens::{TokenKey, Tokens};
 
-/// Maximum time of a small request at the cloud before it is answered here; the kubelet waits for 10 s.
-const TIMEOUT: Duration = Duration::from_secs(4);
 /// Consecutive failed probes after which the cloud is not asked before a kept answer is returned.
 const LOST: u32 = 2;
-/// Decides if answers for a component are kept.
-pub type IsCacheable = Arc<dyn Fn(&str) -> bool + Send + Sync>;
-
-/// Answers without the cloud.
-pub struct Offline {
-    /// Kept answers.
-    pub answers: Answers,
-    /// Writes of this node's kubelet.
-    pub own: OwnWrites,
-    /// Tokens of service accounts.
-    pub tokens: Tokens,
-    /// Events of the node.
-    pub events: Events,
-    /// True if writes are accepted without the cloud.
-    pub accepts: bool,
-    /// Authorizer of reads.
-    pub authorizer: Authorizer,
-    /// Reachability of the cloud.
-    pub reach: watch::Receiver<CloudReach>,
-    /// Components whose answers are kept.
-    pub is_cacheable: IsCacheable,
-}
 
 /// True if requests to the cloud are futile at present.
-fn is_lost(reach: CloudReach) -> bool {
+pub(crate) fn is_lost(reach: CloudReach) -> bool {
     reach.failed_probes.is_some_and(|failed| failed >= LOST)
 }
 
 /// True for a failure to send a request. The cloud may have acted on it after 504, so only what can be repeated without
 /// harm is answered here.
-fn is_away(status: &Status) -> bool {
+pub(crate) fn is_away(status: &Status) -> bool {
     matches!(status.code(), 503 | 504)
 }
 
 /// True for the answer of a proxy in front of a cloud that does not answer.
-fn is_of_gateway(status: StatusCode) -> bool {
+pub(crate) fn is_of_gateway(status: StatusCode) -> bool {
     matches!(
         status,
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
     )
-}
-
-// === impl Offline ===
-
-impl Offline {
-    /// Returns the object whose status this request of the node writes.
-    #[must_use]
-    pub fn own_write(&self, info: &RequestInfo, caller: &Caller) -> Option<OwnKey> {
-        OwnKey::of_write(info).filter(|_| caller.credential == Credential::Node)
-    }
-
-    /// Answers a read of an object with a local status, which neither the cloud nor a replica has.
-    ///
-    /// # Errors
-    /// As [`OwnWrites::read`].
-    pub async fn own_read<B>(
-        &self,
-        request: &Request<B>,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Option<Response<Body>>, Status> {
-        let key = OwnKey::of_read(info).filter(|_| caller.credential == Credential::Node);
-        match key.filter(|key| self.own.pending.contains(key)) {
-            Some(key) => self.own.read(&key, request).await,
-            None => Ok(None),
-        }
-    }
-
-    /// Passes a request on to the cloud. While the cloud is away it answers what can be answered without it.
-    ///
-    /// # Errors
-    /// As [`PassThrough::send`]; those of the authorizer for a kept object; those of [`Events::accept`].
-    pub async fn pass(
-        &self,
-        cloud: &PassThrough,
-        request: Request<Body>,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Response<Body>, Status> {
-        if caller.credential != Credential::Node || !self.accepts {
-            return self.read(cloud, request, info, caller).await;
-        }
-        if tokens::is_token_request(info) {
-            return self.pass_token_request(cloud, request, info, caller).await;
-        }
-        match EventWrite::of(info) {
-            Some(write) => self.pass_event(&write, cloud, request, info, caller).await,
-            None => self.read(cloud, request, info, caller).await,
-        }
-    }
-
-    async fn pass_token_request(
-        &self,
-        cloud: &PassThrough,
-        request: Request<Body>,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Response<Body>, Status> {
-        let (head, body) = request.into_parts();
-        let body = read_body(body, tokens::BYTES_MAX).await?;
-        let key = TokenKey::of(info, &head.headers, &body);
-        let sent = self.send(cloud, Request::from_parts(head, body), info, caller).await;
-        match (sent, key) {
-            (Ok(response), Some(key)) => Ok(self.tokens.keeping(&key, response)),
-            (Err(away), Some(key)) if is_away(&away) => self.tokens.answer(&key).await.ok_or(away),
-            (sent, _) => sent,
-        }
-    }
-
-    async fn pass_event(
-        &self,
-        write: &EventWrite,
-        cloud: &PassThrough,
-        request: Request<Body>,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Response<Body>, Status> {
-        let (head, body) = request.into_parts();
-        let body = read_body(body, events::EVENT_MAX).await?;
-        let request = Request::from_parts(pass_through::forwardable(head), body);
-        if self.events.holds(write) {
-            return self.events.accept(write, &request);
-        }
-        match self.send(cloud, request.clone(), info, caller).await {
-            Err(away) if is_away(&away) => self.events.accept(write, &request),
-            sent => sent,
-        }
-    }
-
-    /// Sends a small request to the cloud. A cloud that does not answer in time counts as away.
-    async fn send(
-        &self,
-        cloud: &PassThrough,
-        request: Request<Bytes>,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Response<Body>, Status> {
-        let away = || Status::service_unavailable("the cloud is unreachable", reply::RETRY_AFTER);
-        if is_lost(*self.reach.borrow()) {
-            return Err(away());
-        }
-        match tokio::time::timeout(TIMEOUT, cloud.send(request.map(full), info, caller)).await {
-            Ok(Ok(response)) if is_of_gateway(response.status()) && !self.reach.borrow().is_up() => Err(away()),
-            Ok(sent) => sent,
-            Err(_) => Err(away()),
-        }
-    }
-
-    /// Passes a read on to the cloud. Keeps its answer, and returns the kept one while the cloud is away.
-    async fn read(
-        &self,
-        cloud: &PassThrough,
-        request: Request<Body>,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Response<Body>, Status> {
-        let Some(read) = self.kept_read(&request, info, caller) else {
-            return cloud.send(request, info, caller).await;
-        };
-        let headers = request.headers().clone();
-        let reach = *self.reach.borrow();
-        if is_lost(reach)
-            && let Some(answer) = self.kept(&read, &headers, info, caller).await?
-        {
-            return Ok(answer);
-        }
-        match cloud.send(request, info, caller).await {
-            Ok(response) if is_of_gateway(response.status()) && !self.reach.borrow().is_up() => {
-                Ok(self.kept(&read, &headers, info, caller).await?.unwrap_or(response))
-            }
-            Ok(response) => {
-                if response.status() == StatusCode::OK {
-                    self.authorizer.learn_allowed(caller, info);
-                }
-                Ok(self.answers.keeping(&read, response))
-            }
-            Err(status) if is_away(&status) => self.kept(&read, &headers, info, caller).await?.ok_or(status),
-            Err(status) => Err(status),
-        }
-    }
-
-    /// State for the operator.
-    pub(crate) fn describe(&self) -> Value {
-        let (answers, (events, event_bytes, dropped)) = (self.answers.totals(), self.events.totals());
-        json!({
-            "answers": {"records": answers.records, "bytes": answers.bytes},
-            "localWrites": self.own.pending.keys(),
-            "events": {"records": events, "bytes": event_bytes, "dropped": dropped},
-        })
-    }
-
-    /// Sets the gauges.
-    pub(crate) fn set_metrics(&self, metrics: &OfflineMetrics) {
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let answers = self.answers.totals();
-        metrics.answers.set(gauge(answers.records as u64));
-        metrics.answer_bytes.set(gauge(answers.bytes));
-        let (events, _, dropped) = self.events.totals();
-        metrics.events.set(gauge(events as u64));
-        metrics
-            .events_dropped
-            .inc_by(dropped.saturating_sub(metrics.events_dropped.get()));
-        metrics.pending_writes.set(gauge(self.own.pending.len() as u64));
-    }
-
-    /// Returns the key of a read that is kept. Another user's answers are not: only the cloud knows that user's rights.
-    fn kept_read(&self, request: &Request<Body>, info: &RequestInfo, caller: &Caller) -> Option<KeptRead> {
-        if matches!(caller.credential, Credential::Certificate { .. }) || is_impersonating(request.headers()) {
-            return None;
-        }
-        let component = Some(caller.component.as_str()).filter(|name| (self.is_cacheable)(name));
-        KeptRead::of(request.method(), request.uri(), request.headers(), info, component)
-    }
-
-    /// Returns the kept answer; `None` if there is none.
-    async fn kept(
-        &self,
-        read: &KeptRead,
-        headers: &HeaderMap,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Option<Response<Body>>, Status> {
-        // A token counts as authenticated if the cloud once answered it.
-        if read.is_discovery() && !self.authorizer.remembers(caller, info) {
-            return Ok(None);
-        }
-        let Some(record) = self.answers.find(read).await else {
-            return Ok(None);
-        };
-        if !read.is_discovery() {
-            self.authorizer.check(caller, info).await?;
-        }
-        Ok(Some(answers::answer(&record, headers)))
-    }
 }

@@ -17,6 +17,7 @@ pub mod body;
 pub mod cached;
 pub mod caller;
 pub mod local;
+pub mod offline;
 pub mod pass_through;
 pub mod places;
 pub(crate) mod screen;
@@ -40,7 +41,6 @@ use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until}
 
 use crate::config::WorkingMode;
 use crate::metrics::Metrics;
-use crate::offline::Offline;
 use crate::offline::own::write::OwnKey;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
@@ -50,6 +50,7 @@ use body::{Late, Timed};
 use cached::Cached;
 use caller::{Caller, Callers, Credential};
 use local::Local;
+use offline::Offline;
 use pass_through::PassThrough;
 use places::Places;
 

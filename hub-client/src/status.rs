@@ -29,11 +29,11 @@ use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::hub_config::HubConfig;
 use crate::identity::CertificateKeeper;
 use crate::metrics::Metrics;
-use crate::offline::Offline;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::proxy::approver::Approval;
+use crate::proxy::offline::Offline;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Inputs of the report.

@@ -13,7 +13,7 @@ use yurt_patch::{apply_json_patch, apply_merge_patch, apply_strategic_merge_patc
 use yurt_runtime::http::{Body, full, respond};
 
 /// Delay after which a client repeats a request that needs the cloud, s.
-pub(super) const RETRY_AFTER: u32 = 1;
+pub(crate) const RETRY_AFTER: u32 = 1;
 
 /// Returns the object after a patch.
 ///

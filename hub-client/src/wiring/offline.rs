@@ -8,14 +8,15 @@ use yurt_apimachinery::{ObjectKey, RequestInfo};
 use super::Wiring;
 use crate::config::WorkingMode;
 use crate::offline::answers::Answers;
+use crate::offline::events;
 use crate::offline::events::Events;
 use crate::offline::own::OwnWrites;
 use crate::offline::own::pending::Pending;
 use crate::offline::own::sender::Sender;
 use crate::offline::own::write::OwnKey;
 use crate::offline::tokens::Tokens;
-use crate::offline::{Offline, events};
 use crate::proxy::authorize::Authorizer;
+use crate::proxy::offline::Offline;
 
 /// Maximum number of requests that wait for an earlier local write.
 const COMMANDS_MAX: usize = 16;

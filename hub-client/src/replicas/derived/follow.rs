@@ -168,6 +168,7 @@ impl Follow {
             let known = known.filter(|_| held.generation() == at.0);
             known.filter(|object| is_affected(object)).cloned().collect()
         });
+        self.chain.count_reevaluated(objects.len() as u64);
         for objects in objects.chunks(CHUNK) {
             let seen = objects.iter().map(|object| (object.key().clone(), self.show(object)));
             let seen: Vec<(ObjectKey, Option<Object>)> = seen.collect();

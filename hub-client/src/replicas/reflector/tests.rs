@@ -308,7 +308,7 @@ async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
 #[tokio::test]
 async fn what_a_server_refuses_puts_no_proof_in_doubt() {
     let refused = is_proven_after(StatusCode::FORBIDDEN, r#"{"kind":"Status","code":403}"#).await;
-    assert!(matches!(refused, (StreamEnd::Refused(_), true)), "{refused:?}");
+    assert!(matches!(refused, (StreamEnd::Denied(_), true)), "{refused:?}");
     let unreadable = is_proven_after(StatusCode::OK, "{\"type\":\"ADDED\",\"object\":{\"metadata\":{}}}\n").await;
     assert!(matches!(unreadable, (StreamEnd::Unreadable(_), true)), "{unreadable:?}");
     let cut = is_proven_after(StatusCode::OK, "").await;
