@@ -2,7 +2,7 @@
 //! is followed, stored and served as pool data is.
 //!
 //! [`components`] and [`agents`] say which components are cacheable, and [`key`] names a selection; both are pure. [`store`] has the
-//! replicas, [`entry`] is one of them with the credentials that may read it, and [`follow`] keeps it up to date.
+//! replicas, [`entry`] is one of them with the credentials that may read it, and `follow` keeps it up to date.
 //! [`crate::proxy::cached`] decides which requests are answered from it.
 
 pub mod agents;

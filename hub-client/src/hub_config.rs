@@ -1,7 +1,7 @@
 //! Configuration of the hub in the cloud: ConfigMap `yurt-hub-cfg`.
 //!
-//! [`Follower`] lists and watches this one object with the node's identity, for all parts of the hub. The last state is
-//! kept on disk ([`disk`]), so that a start without the cloud uses it. Users read [`HubConfig`] from a
+//! `Follower` lists and watches this one object with the node's identity, for all parts of the hub. The last state is
+//! kept on disk (`disk`), so that a start without the cloud uses it. Users read [`HubConfig`] from a
 //! `tokio::sync::watch` channel: the scope of the pool (`pool/scope.rs`) and the filters.
 
 pub(crate) mod disk;

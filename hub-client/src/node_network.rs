@@ -1,7 +1,7 @@
 //! Address of the hub for this node's pods: the same on every node, on a dummy interface of the hub, or on loopback if the
 //! kernel has no such interfaces. Also the firewall's rules for it (`--enable-iptables`).
 //!
-//! [`rules`] computes the changes; the programs `ip`, `iptables` and `nft` make them. Everything is idempotent, and only the
+//! `rules` computes the changes; the programs `ip`, `iptables` and `nft` make them. Everything is idempotent, and only the
 //! hub's own interface, address, chain and table are touched. `yurthub cleanup` removes them; a stop of the hub does not,
 //! so that pods keep the address over a restart.
 

@@ -28,7 +28,7 @@ pub(super) struct JoiningFlags {
     /// Kubeconfig with the cluster's CA and a token or certificate, used like --join-token.
     #[arg(long)]
     bootstrap_file: Option<PathBuf>,
-    /// Hashes of the public key of the cluster's CA, sha256:<hex>, separated by commas. `kubeadm token create
+    /// Hashes of the public key of the cluster's CA, sha256:HEX, separated by commas. `kubeadm token create
     /// --print-join-command` prints it.
     #[arg(long, value_delimiter = ',')]
     discovery_token_ca_cert_hash: Vec<String>,

@@ -1,7 +1,7 @@
 //! Derived collections: the view of a replica through a chain of filters, shared by all clients with the same chain.
 //!
 //! A view has kind, generation, RVs and position of its source, and is served like a replica. One task per view
-//! ([`follow`](self::follow)) filters what the source delivers, and evaluates objects again when an input of the filters
+//! (`follow`) filters what the source delivers, and evaluates objects again when an input of the filters
 //! changes ([`inputs`]). What that means for readers is decided by `yurt_collection` (`derived.rs` there).
 //!
 //! A view is created for its first request and dropped an hour after its last one. It is replaced by a new one when its

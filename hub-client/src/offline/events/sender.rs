@@ -1,5 +1,5 @@
 //! Sends kept events to the cloud when it is back, paced, and keeps them on the disk in between: one bounded file,
-//! written at most every [`SAVED_EVERY`]. A power cut costs the events of that time.
+//! written at most every `SAVED_EVERY`. A power cut costs the events of that time.
 
 use std::path::Path;
 use std::sync::Arc;

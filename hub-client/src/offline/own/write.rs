@@ -69,7 +69,7 @@ impl OwnKey {
         Some(Self { namespace, name })
     }
 
-    /// Reads the form of [`Self::to_string`].
+    /// Reads the form of `to_string`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
