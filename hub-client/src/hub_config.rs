@@ -105,6 +105,7 @@ impl Follower {
         let following = async {
             let mut pause = PAUSES.0;
             loop {
+                let _ = self.reach.wait_for(|reach| !is_lost(*reach)).await;
                 let ended = self.follow_once().await;
                 self.change(|state| state.current = false);
                 match ended {
@@ -156,8 +157,15 @@ impl Follower {
             status => return Err(unanswered(status)),
         }
         let (mut body, mut decoder) = (response.into_body(), WatchDecoder::new());
-        // A cut counts as an end: the list that follows reads the present state.
-        while let Some(Ok(frame)) = body.frame().await {
+        // A cut counts as an end: the list that follows reads the present state. So does the loss of the cloud: an open
+        // stream would delay the stop of its apiserver.
+        let mut reach = self.reach.clone();
+        loop {
+            let frame = tokio::select! {
+                frame = body.frame() => frame,
+                Ok(_) = reach.wait_for(|reach| is_lost(*reach)) => return Ok(()),
+            };
+            let Some(Ok(frame)) = frame else { return Ok(()) };
             let Ok(data) = frame.into_data() else { continue };
             decoder.push(&data);
             for event in decoder.by_ref() {
@@ -171,7 +179,6 @@ impl Follower {
                 }
             }
         }
-        Ok(())
     }
 
     /// Publishes a state of the cloud. It is stored first: a restart must not go back behind what was in effect.
@@ -248,6 +255,11 @@ pub(crate) fn data_of(config_map: &Value) -> Result<BTreeMap<String, String>, Fo
         return Err(FollowError::Refused(why));
     }
     Ok(data)
+}
+
+/// True if the last probe of the cloud failed.
+fn is_lost(reach: CloudReach) -> bool {
+    reach.failed_probes.is_some_and(|failed| failed > 0)
 }
 
 fn get(path: &str) -> Result<Request<yurt_runtime::http::Body>, FollowError> {

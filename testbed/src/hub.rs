@@ -44,8 +44,10 @@ pub struct Hub {
     pub link: Link,
     /// Link to the coordinator.
     pub pool_link: Link,
-    /// The hub's proxy port, with a client that acts as kube-proxy.
+    /// The hub's proxy port, with a client that acts as flanneld: no filter is bound to it, so its objects are the cloud's.
     pub proxy: Api,
+    /// The same port, with a client that acts as kube-proxy, whose view is filtered.
+    pub kube_proxy: Api,
     /// Port of the proxy without TLS.
     pub proxy_port: u16,
     /// The hub's health port.
@@ -161,7 +163,8 @@ impl Hub {
             link,
             pool_link,
             cache,
-            proxy: Api::plain(proxy_port, "kube-proxy/demo")?,
+            proxy: Api::plain(proxy_port, "flanneld/demo")?,
+            kube_proxy: Api::plain(proxy_port, "kube-proxy/demo")?,
             proxy_port,
             health: Api::plain(health_port, "demo")?,
             health_port,

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use yurt_runtime::http::json as answer_json;
+use yurt_runtime::http::{json as answer_json, text};
 
 use super::cloud::Cloud;
 use super::harness::TestHub;
@@ -112,5 +112,22 @@ async fn refusal_is_reported_and_ends_when_the_right_is_granted() {
     let elsewhere = TestHub::start(&cloud, &["--namespace=other"]).await;
     elsewhere
         .until("the flag names the namespace", |state| has_keys(state, &["elsewhere"]))
+        .await;
+}
+
+/// A stream that stays open would delay the stop of an apiserver by its whole grace period.
+#[tokio::test]
+async fn watch_of_the_configuration_ends_once_the_cloud_is_lost() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.until("it must be read", |state| has_keys(state, &[])).await;
+    cloud.on("/livez", async |_| {
+        text(StatusCode::INTERNAL_SERVER_ERROR, "shutting down")
+    });
+    hub.until("the watch must end", |state| state["hubConfig"]["current"] == false)
+        .await;
+    configure(&cloud, &json!({"masterservice": "a"}));
+    cloud.off("/livez");
+    hub.until("it must be read again", |state| has_keys(state, &["masterservice"]))
         .await;
 }

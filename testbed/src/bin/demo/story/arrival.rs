@@ -106,7 +106,7 @@ pub(super) async fn copy(pool: &mut TestPool) -> Result<()> {
     }
     let all: Vec<usize> = (0..pool.hubs.len()).collect();
     pool.clients_catch_up(&all, COPY_LIMIT).await?;
-    holds("a kube-proxy behind each hub has listed, and now watches, Services and EndpointSlices");
+    holds("a client behind each hub has listed, and now watches, Services and EndpointSlices");
     if pool.cloud.writable {
         pool_local(pool).await
     } else {
@@ -124,7 +124,7 @@ async fn pool_local(pool: &TestPool) -> Result<()> {
         .context("the slice must have endpoints")?
         .len();
     for hub in &pool.hubs {
-        let answer = hub.proxy.get(list).await?;
+        let answer = hub.kube_proxy.get(list).await?;
         let items = answer["items"].as_array().context("a list must have items")?;
         let filtered = items
             .iter()
