@@ -132,7 +132,8 @@ impl Follower {
 
     /// Lists, then watches until the watch ends.
     async fn follow_once(&mut self) -> Result<(), FollowError> {
-        let client = self.cloud.server().streams.clone();
+        let server = self.cloud.server();
+        let (client, down) = (server.streams.clone(), server.availability.down());
         let path = format!(
             "/api/v1/namespaces/{}/configmaps?fieldSelector=metadata.name%3D{NAME}",
             self.namespace
@@ -142,7 +143,10 @@ impl Follower {
         let seconds = WATCH_SECONDS + fastrand::u64(..) % WATCH_SECONDS;
         let path =
             format!("{path}&watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}");
-        self.watch(&client, &path).await
+        // A stream that stays open would delay the stop of its apiserver.
+        down.run_until_cancelled(self.watch(&client, &path))
+            .await
+            .unwrap_or(Ok(()))
     }
 
     async fn watch(&mut self, client: &HttpClient, path: &str) -> Result<(), FollowError> {
@@ -157,15 +161,8 @@ impl Follower {
             status => return Err(unanswered(status)),
         }
         let (mut body, mut decoder) = (response.into_body(), WatchDecoder::new());
-        // A cut counts as an end: the list that follows reads the present state. So does the loss of the cloud: an open
-        // stream would delay the stop of its apiserver.
-        let mut reach = self.reach.clone();
-        loop {
-            let frame = tokio::select! {
-                frame = body.frame() => frame,
-                Ok(_) = reach.wait_for(|reach| is_lost(*reach)) => return Ok(()),
-            };
-            let Some(Ok(frame)) = frame else { return Ok(()) };
+        // A cut counts as an end: the list that follows reads the present state.
+        while let Some(Ok(frame)) = body.frame().await {
             let Ok(data) = frame.into_data() else { continue };
             decoder.push(&data);
             for event in decoder.by_ref() {
@@ -179,6 +176,7 @@ impl Follower {
                 }
             }
         }
+        Ok(())
     }
 
     /// Publishes a state of the cloud. It is stored first: a restart must not go back behind what was in effect.

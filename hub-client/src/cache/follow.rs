@@ -40,7 +40,10 @@ impl Following {
                 return;
             }
             let (confirm, confirmed) = oneshot::channel();
-            let mut stream = pin!(self.reflector(&reader, confirm).run(begin));
+            // The selection goes on at another server, if there is one.
+            let down = self.cloud.server().availability.down();
+            let stream = self.reflector(&reader, confirm).run(begin);
+            let mut stream = pin!(async { down.run_until_cancelled(stream).await.unwrap_or(StreamEnd::Closed) });
             let ended = tokio::select! {
                 biased;
                 Ok(()) = confirmed => {

@@ -255,8 +255,20 @@ impl Follower {
         };
         let token = self.tasks.token().child_token();
         let cancel = token.clone().drop_guard();
+        let down = match source {
+            Source::Cloud => self.upstreams.cloud.at(place).availability.down(),
+            _ => CancellationToken::new(),
+        };
         self.tasks.spawn("replica-stream", async move {
-            if let Some(result) = token.run_until_cancelled(stream.run(begin)).await {
+            let stream = async {
+                // A stream of a server that is down may stay open without data, while another server has them.
+                let ended = down.run_until_cancelled(stream.run(begin)).await;
+                ended.unwrap_or_else(|| match begin {
+                    Begin::List => StreamEnd::Failed("the server is down".to_owned()),
+                    _ => StreamEnd::Closed,
+                })
+            };
+            if let Some(result) = token.run_until_cancelled(stream).await {
                 // The follower is gone when the hub stops.
                 let _ = end.send(result);
             }

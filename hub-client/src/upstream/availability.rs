@@ -13,6 +13,8 @@ struct Known {
     may_answer: bool,
     /// Cancelled while the server is known not to answer.
     lost: CancellationToken,
+    /// Cancelled while the server is not up.
+    down: CancellationToken,
 }
 
 impl Default for Availability {
@@ -21,6 +23,7 @@ impl Default for Availability {
             is_up: None,
             may_answer: true,
             lost: CancellationToken::new(),
+            down: CancellationToken::new(),
         }))
     }
 }
@@ -46,9 +49,21 @@ impl Availability {
         self.0.lock().lost.clone()
     }
 
+    /// Token that is cancelled once the server is not up, also if it still answers; cancelled already if it is down now.
+    /// Streams of data go on at another server then.
+    #[must_use]
+    pub fn down(&self) -> CancellationToken {
+        self.0.lock().down.clone()
+    }
+
     /// Stores a judgement.
     pub(crate) fn set(&self, is_up: Option<bool>, may_answer: bool) {
         let mut known = self.0.lock();
+        match (known.is_up, is_up) {
+            (Some(false), Some(true)) => known.down = CancellationToken::new(),
+            (_, Some(false)) => known.down.cancel(),
+            _ => {}
+        }
         known.is_up = is_up;
         if known.may_answer != may_answer {
             known.may_answer = may_answer;
@@ -71,10 +86,13 @@ mod tests {
         let first = server.lost();
         server.set(Some(true), true);
         server.set(Some(false), true);
-        assert!(!first.is_cancelled(), "it still answers");
+        assert!(
+            !first.is_cancelled() && server.down().is_cancelled(),
+            "it still answers"
+        );
         server.set(Some(false), false);
         assert!(first.is_cancelled() && server.lost().is_cancelled());
         server.set(Some(true), true);
-        assert!(first.is_cancelled() && !server.lost().is_cancelled());
+        assert!(first.is_cancelled() && !server.lost().is_cancelled() && !server.down().is_cancelled());
     }
 }

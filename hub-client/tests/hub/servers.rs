@@ -2,11 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use yurt_runtime::http::json as answer_json;
+use http::StatusCode;
+use http::header::HOST;
+use yurt_runtime::http::{json as answer_json, text};
 use yurt_test_support::eventually;
 
-use super::cloud::Cloud;
+use super::cloud::{Cloud, Seen};
 use super::harness::TestHub;
 use super::relay_pool::Link;
 
@@ -79,4 +83,48 @@ async fn first_server_that_is_silent_costs_no_request_anything() {
             hub.kubelet().get(LEASES).await.expect(200);
         }
     }
+}
+
+/// The server's watches stay open and silent, as those of an apiserver that has lost its etcd.
+#[tokio::test]
+async fn streams_of_data_leave_a_server_that_is_down_although_it_answers() {
+    let (first, second, hub) = with_two("--lb-mode=rr").await;
+    let (down, host) = (Arc::new(AtomicBool::new(false)), first.addr().to_string());
+    let is_down = down.clone();
+    first.on("/livez", move |request| {
+        let given = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let authority = request.uri().authority().map(|authority| authority.as_str());
+        let is_first = authority.or(given) == Some(&host);
+        let code = match is_first && is_down.load(Ordering::Relaxed) {
+            true => StatusCode::INTERNAL_SERVER_ERROR,
+            false => StatusCode::OK,
+        };
+        async move { text(code, "") }
+    });
+    let streams = |path: &'static str| {
+        let is_watch = |seen: &Seen| seen.query.as_ref().is_some_and(|query| query.contains("watch=1"));
+        let seen = first.seen(path).into_iter();
+        let watches: BTreeSet<SocketAddr> = seen.filter(is_watch).map(|seen| seen.at).collect();
+        watches
+    };
+    let pods = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
+    let _reader = hub.kubelet().watch(pods).await;
+    for path in ["/api/v1/services", "/api/v1/pods"] {
+        eventually("the first server must be used", async || {
+            streams(path).contains(&first.addr()).then_some(())
+        })
+        .await;
+    }
+    down.store(true, Ordering::Relaxed);
+    for path in [
+        "/api/v1/services",
+        "/api/v1/pods",
+        "/api/v1/namespaces/kube-system/configmaps",
+    ] {
+        eventually("streams must go on at the second server", async || {
+            streams(path).contains(&second.addr()).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(hub.state().await["cloudReachable"], true);
 }
