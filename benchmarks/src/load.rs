@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderValue, Method, Request};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -26,15 +26,23 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const ANSWER_MAX: usize = 256 * 1024 * 1024;
 
-/// An administrator's client with one connection.
+/// A client with one connection.
 #[derive(Clone)]
-pub(super) struct Session(HttpClient);
+pub(super) struct Session {
+    client: HttpClient,
+    user_agent: HeaderValue,
+    authorization: Option<HeaderValue>,
+}
 
 /// Makes sessions.
 #[derive(Clone)]
 pub(super) struct Connector {
     port: u16,
     tls: ClientTls,
+    protocol: Protocol,
+    /// Service account token; `None` for a client with a certificate.
+    token: Option<String>,
+    user_agent: &'static str,
 }
 
 /// A request.
@@ -96,8 +104,11 @@ pub(super) fn quantile(sorted: &[Duration], share: f64) -> f64 {
 }
 
 /// Watchers that count what they receive together.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Watchers {
+    clock: Stopwatch,
+    /// Time of the latest event on `clock`, in nanoseconds.
+    latest: Arc<AtomicU64>,
     events: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
@@ -120,19 +131,47 @@ impl<'a> Ask<'a> {
 // === impl Connector ===
 
 impl Connector {
+    /// An administrator with a client certificate, over HTTP/2.
     pub(super) fn new(port: u16, identities: &Identities) -> Self {
-        let tls = ClientTls {
-            ca: PemSource::inline("the benchmark's CA", identities.ca_pem()),
-            identity: Some(PemIdentity::inline("the benchmark's administrator", &identities.admin)),
-        };
-        Self { port, tls }
+        let admin = PemIdentity::inline("the benchmark's administrator", &identities.admin);
+        Self {
+            port,
+            tls: tls(identities, Some(admin)),
+            protocol: Protocol::Http2,
+            token: None,
+            user_agent: "bench/1",
+        }
+    }
+
+    /// A pod with a service account token, over the protocol that the server prefers.
+    pub(super) fn of_pod(port: u16, identities: &Identities, token: &str, user_agent: &'static str) -> Self {
+        Self {
+            port,
+            tls: tls(identities, None),
+            protocol: Protocol::Auto,
+            token: Some(token.to_owned()),
+            user_agent,
+        }
     }
 
     /// One more, which knows nothing of the TLS sessions of others.
     pub(super) fn session(&self) -> Result<Session> {
         let base = format!("https://127.0.0.1:{}", self.port).parse()?;
         let tls = Some(self.tls.config()?);
-        Ok(Session(HttpClient::new(base, tls, Protocol::Http2, CONNECT_TIMEOUT)?))
+        let client = HttpClient::new(base, tls, self.protocol, CONNECT_TIMEOUT)?;
+        let bearer = |token: &String| HeaderValue::try_from(format!("Bearer {token}"));
+        Ok(Session {
+            client,
+            user_agent: HeaderValue::from_static(self.user_agent),
+            authorization: self.token.as_ref().map(bearer).transpose()?,
+        })
+    }
+}
+
+fn tls(identities: &Identities, identity: Option<PemIdentity>) -> ClientTls {
+    ClientTls {
+        ca: PemSource::inline("the benchmark's CA", identities.ca_pem()),
+        identity,
     }
 }
 
@@ -143,8 +182,8 @@ impl Session {
     pub(super) async fn send(&self, ask: Ask<'_>) -> Result<Bytes> {
         let what = format!("{} {}", ask.method, ask.path);
         let (status, _, body) = self
-            .0
-            .request_bytes(request(ask)?, ANSWER_TIMEOUT, ANSWER_MAX)
+            .client
+            .request_bytes(self.request(ask)?, ANSWER_TIMEOUT, ANSWER_MAX)
             .await
             .with_context(|| what.clone())?;
         ensure!(
@@ -158,7 +197,11 @@ impl Session {
     /// Sends and returns the answer once its head is there, with its Content-Type.
     pub(super) async fn open(&self, ask: Ask<'_>) -> Result<(Incoming, String)> {
         let what = format!("{} {}", ask.method, ask.path);
-        let response = self.0.send(request(ask)?).await.with_context(|| what.clone())?;
+        let response = self
+            .client
+            .send(self.request(ask)?)
+            .await
+            .with_context(|| what.clone())?;
         ensure!(response.status().is_success(), "{what}: {}", response.status());
         let content_type = response
             .headers()
@@ -177,31 +220,53 @@ impl Session {
         }
         Ok((bytes, content_type))
     }
-}
 
-fn request(ask: Ask<'_>) -> Result<Request<yurt_runtime::http::Body>> {
-    let has_body = !ask.body.is_empty();
-    let mut request = Request::new(if has_body { full(ask.body) } else { empty() });
-    *request.method_mut() = ask.method;
-    *request.uri_mut() = ask
-        .path
-        .parse()
-        .with_context(|| format!("{} must be a path", ask.path))?;
-    let headers = request.headers_mut();
-    headers.insert(ACCEPT, HeaderValue::from_static(ask.accept));
-    headers.insert(USER_AGENT, HeaderValue::from_static("bench/1"));
-    if has_body {
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(ask.content_type));
+    fn request(&self, ask: Ask<'_>) -> Result<Request<yurt_runtime::http::Body>> {
+        let has_body = !ask.body.is_empty();
+        let mut request = Request::new(if has_body { full(ask.body) } else { empty() });
+        *request.method_mut() = ask.method;
+        *request.uri_mut() = ask
+            .path
+            .parse()
+            .with_context(|| format!("{} must be a path", ask.path))?;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static(ask.accept));
+        headers.insert(USER_AGENT, self.user_agent.clone());
+        headers.extend(self.authorization.clone().map(|value| (AUTHORIZATION, value)));
+        if has_body {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(ask.content_type));
+        }
+        if ask.gzip {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        Ok(request)
     }
-    if ask.gzip {
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
-    }
-    Ok(request)
 }
 
 // === impl Watchers ===
 
+impl Default for Watchers {
+    fn default() -> Self {
+        Self {
+            clock: Stopwatch::start(),
+            latest: Arc::default(),
+            events: Arc::default(),
+            bytes: Arc::default(),
+            ended: Arc::default(),
+            moved: Arc::default(),
+        }
+    }
+}
+
 impl Watchers {
+    /// Watchers that count for themselves and take their times from the same clock.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            clock: self.clock,
+            ..Self::default()
+        }
+    }
+
     /// Opens one more watch on `session`; returns its Content-Type when the headers are there.
     pub(super) async fn open(
         &self,
@@ -228,6 +293,7 @@ impl Watchers {
                 watchers.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
                 let events = counter.events(data);
                 if events > 0 {
+                    watchers.note_time();
                     watchers.events.fetch_add(events, Ordering::Release);
                     watchers.moved.notify_one();
                 }
@@ -253,6 +319,16 @@ impl Watchers {
             )
         })?;
         Ok(watch.elapsed())
+    }
+
+    /// Time of the latest event, on a clock that [`Self::beside`] shares.
+    pub(super) fn latest(&self) -> Duration {
+        Duration::from_nanos(self.latest.load(Ordering::Acquire))
+    }
+
+    fn note_time(&self) {
+        let now = u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.latest.fetch_max(now, Ordering::Release);
     }
 
     pub(super) fn events(&self) -> u64 {

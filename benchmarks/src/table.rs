@@ -1,4 +1,4 @@
-//! The figures of both sides, row by row, and how they are printed.
+//! The figures of all sides, row by row, and how they are printed.
 
 use std::path::Path;
 
@@ -24,8 +24,10 @@ struct Row {
     number: &'static str,
     what: String,
     unit: Unit,
-    ours: Option<f64>,
-    baseline: Option<f64>,
+    /// One per column; the first one is ours.
+    values: Vec<Option<f64>>,
+    /// Ratio of the best of the columns that are compared with ours.
+    ratio: Option<f64>,
 }
 
 /// All figures.
@@ -43,12 +45,13 @@ enum Kind {
     #[default]
     Coordinator,
     Pool,
+    Hub,
 }
 
 /// Takes the figures of one side.
 pub(super) struct Notes<'a> {
     table: &'a mut Table,
-    side: Side,
+    column: usize,
 }
 
 // === impl Table ===
@@ -63,13 +66,26 @@ impl Table {
     }
 
     pub(super) fn of(&mut self, side: Side) -> Notes<'_> {
-        Notes { table: self, side }
+        self.column(side as usize)
+    }
+
+    /// Takes the figures of this column, counted from 0.
+    pub(super) fn column(&mut self, column: usize) -> Notes<'_> {
+        Notes { table: self, column }
     }
 
     /// The figures of pools.
     pub(super) fn of_pools(build_info: String) -> Self {
         Self {
             kind: Kind::Pool,
+            ..Self::new(build_info)
+        }
+    }
+
+    /// The figures of a hub and of other ways to the cloud.
+    pub(super) fn of_hubs(build_info: String) -> Self {
+        Self {
+            kind: Kind::Hub,
             ..Self::new(build_info)
         }
     }
@@ -82,7 +98,8 @@ impl Table {
     fn markdown(&self, build_infos: &[&str], mut lines: Vec<String>) -> String {
         let header = self.kind.header();
         lines.sort_by_key(|line| number(line));
-        lines.insert(0, format!("{header}\n|---|---|---|---|---|"));
+        let rule = "|---".repeat(header.matches('|').count() - 1);
+        lines.insert(0, format!("{header}\n{rule}|"));
         let build_infos = build_infos.iter().filter(|build_info| !build_info.is_empty());
         let head: String = build_infos.map(|build_info| format!("{build_info}\n\n")).collect();
         head + &lines.join("\n") + "\n"
@@ -126,6 +143,23 @@ impl Kind {
         match self {
             Self::Coordinator => "| row | what | yurt-coordinator | kube-apiserver | ratio |",
             Self::Pool => "| row | what | pool | kube-apiserver as its server | ratio |",
+            Self::Hub => "| row | what | yurthub | direct | pass-through | upstream 1.7.0 | upstream 1.5.1 | ratio |",
+        }
+    }
+
+    /// Number of columns with figures, ours first.
+    fn columns(self) -> usize {
+        match self {
+            Self::Coordinator | Self::Pool => 2,
+            Self::Hub => 5,
+        }
+    }
+
+    /// The first of the columns that ours is compared with.
+    fn peers(self) -> usize {
+        match self {
+            Self::Coordinator | Self::Pool => 1,
+            Self::Hub => 3,
         }
     }
 
@@ -133,6 +167,7 @@ impl Kind {
         match self {
             Self::Coordinator => ["<!-- bench: begin -->", "<!-- bench: end -->"],
             Self::Pool => ["<!-- bench-pool: begin -->", "<!-- bench-pool: end -->"],
+            Self::Hub => ["<!-- bench-hub: begin -->", "<!-- bench-hub: end -->"],
         }
     }
 }
@@ -151,20 +186,24 @@ impl Row {
     }
 
     fn line(&self) -> String {
-        let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| self.unit.text(value));
-        let ratio = match (self.ours, self.baseline) {
-            (Some(ours), Some(baseline)) if ours > 0.0 && self.unit == Unit::PerSecond => {
-                format!("{:.1}x", ours / baseline)
-            }
-            (Some(ours), Some(baseline)) if ours > 0.0 => format!("{:.1}x", baseline / ours),
-            _ => "–".to_owned(),
+        let cell = |value: &Option<f64>| value.map_or_else(|| "–".to_owned(), |value| self.unit.text(value));
+        let cells: Vec<String> = self.values.iter().map(cell).collect();
+        let ratio = self
+            .ratio
+            .map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.1}x"));
+        format!("{} {} | {ratio} |", self.head(), cells.join(" | "))
+    }
+
+    /// Compares ours with the best of the columns from `peers` on.
+    fn compare(&mut self, peers: usize) {
+        let is_rate = self.unit == Unit::PerSecond;
+        let better = |left: f64, right: f64| if is_rate { left.max(right) } else { left.min(right) };
+        let best = self.values[peers..].iter().flatten().copied().reduce(better);
+        self.ratio = match (self.values[0], best) {
+            (Some(ours), Some(best)) if ours > 0.0 && is_rate => Some(ours / best),
+            (Some(ours), Some(best)) if ours > 0.0 => Some(best / ours),
+            _ => None,
         };
-        format!(
-            "{} {} | {} | {ratio} |",
-            self.head(),
-            cell(self.ours),
-            cell(self.baseline)
-        )
     }
 }
 
@@ -183,16 +222,14 @@ impl Notes<'_> {
                 number,
                 what: what.to_owned(),
                 unit,
-                ours: None,
-                baseline: None,
+                values: vec![None; self.table.kind.columns()],
+                ratio: None,
             });
             self.table.rows.len() - 1
         });
         let row = &mut self.table.rows[at];
-        match self.side {
-            Side::Ours => row.ours = Some(value),
-            Side::Baseline => row.baseline = Some(value),
-        }
+        row.values[self.column] = Some(value);
+        row.compare(self.table.kind.peers());
         println!("      {number:>3} {what}: {}", unit.text(value));
     }
 }
@@ -232,6 +269,17 @@ mod tests {
             lines[0].ends_with("| 3.0x |") && lines[1].ends_with("| 10.0x |"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn hub_is_compared_with_the_better_version_of_upstream() {
+        let mut table = Table::of_hubs(String::new());
+        for (column, value) in [(0, 5.0), (1, 1.0), (3, 40.0), (4, 20.0)] {
+            table.column(column).add("23", "memory", Unit::Mib, value);
+        }
+        let text = table.text();
+        let row = "| 23 | memory | 5.0 MiB | 1.0 MiB | – | 40.0 MiB | 20.0 MiB | 4.0x |";
+        assert!(text.lines().any(|line| line == row), "{text}");
     }
 
     #[test]

@@ -124,7 +124,7 @@ fn alternative_names(bound: IpAddr) -> Vec<String> {
     if yurt_apimachinery::meta::dns_subdomain_errors(&hostname).is_empty() {
         names.push(hostname);
     }
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     names
 }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, value_parser};
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::{GroupResource, ResourceKind, Space, pool_scope};
+use yurt_apimachinery::{GroupResource, ResourceKind, Space};
+use yurt_pool_protocol::pool_scope;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 use yurt_runtime::http::server;
 

@@ -113,7 +113,7 @@ fn files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
             return Err(format!("{}: more than {FILES_MAX} files", folder.display()));
         }
     }
-    files.sort();
+    files.sort_unstable();
     Ok(files)
 }
 

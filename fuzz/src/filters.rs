@@ -1,8 +1,8 @@
 //! Objects that the hub's filters judge.
 
 use yurt_apimachinery::{Object, ObjectKey, kind};
-use yurt_hub_client::filter::context::FilterOptions;
-use yurt_hub_client::filter::{FILTERS, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup};
+use yurt_hub_client::filter::context::{FilterOptions, LocalPod};
+use yurt_hub_client::filter::{FILTERS, FilterContext, HubAddress, LocalPods, Members, NodePool, Pool, ServiceLookup};
 
 /// One Service for every key.
 struct Same(Object);
@@ -28,6 +28,13 @@ pub(crate) fn filters(data: &[u8]) {
         members: Members::Names(&members),
         host_network: Some(true),
     };
+    let pod = LocalPod {
+        addresses: vec![[10, 0, 0, 1].into()],
+        is_ready: false,
+        is_terminating: false,
+        known_at: None,
+    };
+    let local_pods = LocalPods::from([("u".to_owned(), pod)]);
     for (group, plural) in registered.resources {
         let kind = kind::find_kind(group, plural).expect("filters judge built-in kinds");
         let Ok(object) = Object::parse(text.to_vec().into(), kind) else {
@@ -42,6 +49,7 @@ pub(crate) fn filters(data: &[u8]) {
                 node_name: "n",
                 pool,
                 services: &near,
+                local_pods: &local_pods,
                 options: FilterOptions::default(),
             };
             let view = |object: &Object| registered.filter.filter(kind, object, &context).view_of(object);

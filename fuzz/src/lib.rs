@@ -8,6 +8,7 @@ mod disk;
 mod feed;
 mod filters;
 mod formats;
+mod hub;
 mod requests;
 mod wide;
 
@@ -41,6 +42,14 @@ pub const TARGETS: &[Target] = &[
     target("yaml-body", 2048, formats::yaml_body),
     target("feed-batch", 8192, feed::batch),
     target("filters", 4096, filters::filters),
+    target("hub-cache-key", 1024, hub::cache_key),
+    target("hub-config", 1024, hub::config),
+    target("hub-events", 4096, hub::events),
+    target("hub-identity", 4096, hub::identity),
+    target("hub-kept-read", 512, hub::kept_read),
+    target("hub-own-write", 4096, hub::own_write),
+    target("hub-record", 1024, hub::record),
+    target("hub-relay", 512, hub::relay),
     target("wide", 16, wide::write),
     Target {
         catches: true,

@@ -16,7 +16,8 @@ pub mod explain;
 pub mod forwardkubesvctraffic;
 pub mod hostnetworkpropagation;
 pub mod inclusterconfig;
-mod json;
+pub(crate) mod json;
+pub mod localendpoints;
 pub mod masterservice;
 mod near;
 pub mod nodeportisolation;
@@ -26,7 +27,7 @@ pub mod servicetopology;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 
 pub use chain::Chain;
-pub use context::{FilterContext, HubAddress, Inputs, Members, NodePool, Pool, ServiceLookup};
+pub use context::{FilterContext, HubAddress, Inputs, LocalPods, Members, NodePool, Pool, ServiceLookup};
 
 const SERVICES: (&str, &str) = ("", "services");
 const ENDPOINTS: (&str, &str) = ("", "endpoints");
@@ -35,7 +36,7 @@ const CONFIG_MAPS: (&str, &str) = ("", "configmaps");
 const PODS: (&str, &str) = ("", "pods");
 
 /// All filters. The order of the table is the order of the calls.
-pub static FILTERS: [Registration; 9] = [
+pub static FILTERS: [Registration; 10] = [
     Registration {
         components: &["kube-proxy", "coredns", "nginx-ingress-controller"],
         ..Registration::new(&servicetopology::ServiceTopology, &[ENDPOINTS, SLICES])
@@ -43,6 +44,11 @@ pub static FILTERS: [Registration; 9] = [
     Registration {
         aliases: &["ingresscontroller"],
         ..Registration::new(&endpoints::PoolEndpoints, &[ENDPOINTS])
+    },
+    Registration {
+        components: &["kube-proxy", "coredns", "nginx-ingress-controller"],
+        is_edge_only: true,
+        ..Registration::new(&localendpoints::LocalEndpoints, &[ENDPOINTS, SLICES])
     },
     Registration {
         components: &["kubelet"],
@@ -108,6 +114,11 @@ pub trait ObjectFilter: Sync {
     /// Key of the only Service that the verdict on `object` depends on; `None` if it depends on no Service.
     fn service_of(&self, _kind: &ResourceKind, _object: &Object) -> Option<ObjectKey> {
         None
+    }
+
+    /// True if it may change or hide objects of this namespace and name; `None` is any. The others are kept.
+    fn concerns(&self, _namespace: Option<&str>, _name: Option<&str>) -> bool {
+        true
     }
 
     /// Filters one object of `kind`; keeps objects outside its scope.

@@ -27,6 +27,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Consecutive failed probes after which the coordinator counts as unreachable.
 const FAILURES: u32 = 2;
+/// Consecutive failed probes after which the cloud gets no request before what this node holds is returned.
+const LOST: u32 = 2;
 
 /// Failure key: the cloud does not answer.
 pub const CLOUD: &str = "cloud";
@@ -60,6 +62,18 @@ impl CloudReach {
     #[must_use]
     pub fn is_up(self) -> bool {
         self.failed_probes == Some(0)
+    }
+
+    /// True if the last probe failed at every server; false before the first judgement.
+    #[must_use]
+    pub fn is_failing(self) -> bool {
+        self.failed_probes.is_some_and(|failed| failed > 0)
+    }
+
+    /// True after two failed probes in a row: requests to the cloud are futile at present.
+    #[must_use]
+    pub fn is_lost(self) -> bool {
+        self.failed_probes.is_some_and(|failed| failed >= LOST)
     }
 }
 

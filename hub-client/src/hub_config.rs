@@ -105,7 +105,7 @@ impl Follower {
         let following = async {
             let mut pause = PAUSES.0;
             loop {
-                let _ = self.reach.wait_for(|reach| !is_lost(*reach)).await;
+                let _ = self.reach.wait_for(|reach| !reach.is_failing()).await;
                 let ended = self.follow_once().await;
                 self.change(|state| state.current = false);
                 match ended {
@@ -185,8 +185,10 @@ impl Follower {
             let state = self.state.borrow();
             state.synced && state.data == data
         };
-        if !is_known {
+        if !is_known || self.file.is_behind() {
             self.file.store(data.clone()).await;
+        }
+        if !is_known {
             tracing::info!(keys = ?data.keys().collect::<Vec<_>>(), name = NAME, "ConfigMap read");
         }
         self.failures.works(FAILURE);
@@ -253,11 +255,6 @@ pub(crate) fn data_of(config_map: &Value) -> Result<BTreeMap<String, String>, Fo
         return Err(FollowError::Refused(why));
     }
     Ok(data)
-}
-
-/// True if the last probe of the cloud failed.
-fn is_lost(reach: CloudReach) -> bool {
-    reach.failed_probes.is_some_and(|failed| failed > 0)
 }
 
 fn get(path: &str) -> Result<Request<yurt_runtime::http::Body>, FollowError> {

@@ -10,6 +10,7 @@ pub mod discovery;
 mod files;
 pub mod plan;
 mod request;
+pub mod serving;
 mod standing;
 
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl CertificateKeeper {
         })?;
         if let Some(present) = present {
             keeper.check_name(&present, "--root-dir")?;
-            keeper.write_kubeconfig()?;
+            keeper.renew_kubeconfig()?;
         }
         keeper.look();
         Ok(Some(keeper))
@@ -135,12 +136,13 @@ impl CertificateKeeper {
     /// answers.
     ///
     /// # Errors
-    /// What prevents it for good, and the fix.
+    /// Permanent cause of the failure, and the fix.
     pub async fn join(&self) -> Result<(), IdentityError> {
         let mut attempts = Attempts::default();
+        let discovery = self.join.as_ref().map_or(Duration::ZERO, |join| join.discovery);
         while !self.has_certificate() {
             let next = match self.look() {
-                Step::Request(credential) => self.attempt(credential, &mut attempts, false).await,
+                Step::Request(credential) => self.attempt(credential, &mut attempts, Some(discovery)).await,
                 _ => Next::Fail(self.standing().message),
             };
             match next {
@@ -158,7 +160,7 @@ impl CertificateKeeper {
         loop {
             let pause = match self.look() {
                 Step::Request(credential) if self.join.is_some() => {
-                    match self.attempt(credential, &mut attempts, true).await {
+                    match self.attempt(credential, &mut attempts, None).await {
                         Next::Continue => Duration::ZERO,
                         Next::Pause(pause) => pause,
                         Next::Fail(_) => LOOK_EVERY,
@@ -230,7 +232,7 @@ impl CertificateKeeper {
         join.token.is_some() || join.file.is_some() || self.fed.lock().is_some() || self.files.bootstrap.exists()
     }
 
-    async fn attempt(&self, credential: Credential, attempts: &mut Attempts, serves: bool) -> Next {
+    async fn attempt(&self, credential: Credential, attempts: &mut Attempts, discovery: Option<Duration>) -> Next {
         let outcome = self.request(credential).await;
         let count = attempts.count(&outcome);
         let name = self.submitted.lock().clone();
@@ -238,6 +240,7 @@ impl CertificateKeeper {
             .send_modify(|standing| standing.note(&outcome, name.as_deref()));
         match &outcome {
             Outcome::Installed => {
+                self.look();
                 let until = self.standing().valid_until();
                 tracing::info!(node = %self.node, until, "Client certificate obtained");
                 *self.submitted.lock() = None;
@@ -250,13 +253,24 @@ impl CertificateKeeper {
                 );
             }
             Outcome::Pending => {}
-            Outcome::Denied(why) | Outcome::Refused(why) | Outcome::Unanswered(why) => {
+            Outcome::Unknown(why)
+                if let Some(discovery) = discovery
+                    && count == 1 =>
+            {
+                let seconds = discovery.as_secs();
+                tracing::warn!(
+                    why,
+                    seconds,
+                    "Servers do not know the join token yet; trying again for this time"
+                );
+            }
+            Outcome::Denied(why) | Outcome::Unknown(why) | Outcome::Refused(why) | Outcome::Unanswered(why) => {
                 if count == 1 || count.is_power_of_two() {
                     tracing::warn!(why, count, "Failed to obtain the client certificate");
                 }
             }
         }
-        plan::after(&outcome, count, serves)
+        plan::after(&outcome, count, discovery)
     }
 
     fn check_name(&self, present: &CertificateInfo, flag: &str) -> Result<(), IdentityError> {
@@ -275,9 +289,16 @@ impl CertificateKeeper {
         }
     }
 
-    fn write_kubeconfig(&self) -> Result<(), IdentityError> {
-        let written = self.files.write_kubeconfig(&self.first_server());
-        written.map_err(|error| IdentityError(format!("--root-dir: {error}")))
+    /// Writes the kubeconfig with the present flags. On a full disk the one of the last start stays: it leads to the same
+    /// certificate.
+    fn renew_kubeconfig(&self) -> Result<(), IdentityError> {
+        match self.files.write_kubeconfig(&self.first_server()) {
+            Err(error) if error.is_full() && self.files.kubeconfig.exists() => {
+                tracing::warn!(%error, "Failed to write kubeconfig; the one of the last start is in use");
+                Ok(())
+            }
+            written => written.map_err(|error| IdentityError(format!("--root-dir: {error}"))),
+        }
     }
 
     fn first_server(&self) -> String {

@@ -8,6 +8,7 @@
 pub mod cache;
 pub mod commands;
 pub mod config;
+mod copied;
 pub mod failpoints;
 pub mod failures;
 pub mod filter;
@@ -24,6 +25,7 @@ pub mod preflight;
 pub mod proxy;
 pub mod replicas;
 mod status;
+mod unwritten;
 pub mod upstream;
 mod wiring;
 
@@ -34,7 +36,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::{BindError, Inherited, Server, Serving, handler};
 use yurt_runtime::tls::{TlsError, load_pair};
-use yurt_runtime::{Clock, Readiness, TaskGroup};
+use yurt_runtime::{Clock, Readiness, TaskGroup, pki};
 
 use config::Config;
 use identity::{CertificateKeeper, IdentityError};
@@ -44,6 +46,7 @@ use preflight::PreflightError;
 use proxy::caller::token::{self, NodeToken};
 use replicas::PoolData;
 use replicas::disk::{self, DiskError};
+use unwritten::Unwritten;
 use upstream::{UpstreamError, Upstreams};
 use wiring::Wiring;
 
@@ -53,6 +56,8 @@ const DRAIN: Duration = Duration::from_millis(500);
 const RELEASE: Duration = Duration::from_secs(4);
 /// Maximum time for everything else at a stop.
 const STOP: Duration = Duration::from_secs(2);
+/// Mode of the directories of the flags. Files with secrets have modes of their own.
+pub(crate) const FOLDER_MODE: u32 = 0o755;
 
 /// Error that prevents the hub's start; one line that names the flag or the file.
 #[derive(Debug, thiserror::Error)]
@@ -132,11 +137,8 @@ impl Hub {
             preflight::check(&config, &upstreams).await?;
         }
         make_folder("disk-cache-path", &config.cache_dir)?;
-        let token = NodeToken::open(&config.root_dir).map_err(|error| StartError::Folder {
-            flag: "root-dir",
-            path: config.root_dir.join(token::FILE).display().to_string(),
-            error,
-        })?;
+        let mut unwritten = Unwritten::default();
+        let token = open_token(&config, &mut unwritten)?;
         let data = Arc::new(PoolData::open(
             &config.cache_dir,
             &config.pool,
@@ -144,14 +146,18 @@ impl Hub {
             clock.clone(),
         )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
-        let mut proxies = vec![plain, listeners::encrypted(&config, &upstreams, secure)?];
-        proxies.extend(listeners::for_pods(&mut config, &upstreams, &mut inherited, &tasks).await?);
+        let mut proxies = vec![
+            plain,
+            listeners::encrypted(&config, &upstreams, secure, &mut unwritten)?,
+        ];
+        proxies.extend(listeners::for_pods(&mut config, &upstreams, &mut inherited, &tasks, &mut unwritten).await?);
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
         let (limits, connections) = (listeners::limits(), metrics.connections.clone());
         let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
+        tasks.spawn("store-files", unwritten.store(data.failures().clone(), tasks.token()));
         wiring.load_cache().await;
         wiring.start_probes();
         wiring.start_hub_config();
@@ -238,13 +244,18 @@ impl Hub {
     }
 }
 
+fn open_token(config: &Config, unwritten: &mut Unwritten) -> Result<NodeToken, StartError> {
+    let token = NodeToken::open(&config.root_dir, unwritten);
+    token.map_err(|error| listeners::unusable(&config.root_dir.join(token::FILE), error))
+}
+
 fn make_folder(flag: &'static str, path: &Path) -> Result<(), StartError> {
     let fail = |error| StartError::Folder {
         flag,
         path: path.display().to_string(),
         error,
     };
-    std::fs::create_dir_all(path).map_err(fail)?;
+    pki::make_folder(path, FOLDER_MODE).map_err(fail)?;
     let probe = path.join(".writable");
     let written = std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe));
     match written {

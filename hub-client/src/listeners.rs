@@ -6,13 +6,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use yurt_runtime::http::server::{Inherited, Limits, Server};
-use yurt_runtime::pki::{CertificateAuthority, PkiError, write_public, write_secret};
-use yurt_runtime::tls::{PemIdentity, ReloadingServerTls, ServerTls};
+use yurt_runtime::pki::{CertificateAuthority, PkiError};
+use yurt_runtime::tls::{PemIdentity, PemPair, ReloadingServerTls, ServerTls};
 use yurt_runtime::{TaskGroup, files};
 
 use crate::StartError;
 use crate::config::Config;
+use crate::identity::serving;
 use crate::node_network::Place;
+use crate::replicas::disk::is_full;
+use crate::unwritten::{Readers, Unwritten};
 use crate::upstream::Upstreams;
 
 /// Serving certificate and key of the HTTPS port, under the root directory.
@@ -35,14 +38,52 @@ pub(crate) fn limits() -> Limits {
 ///
 /// # Errors
 /// The certificate or the directory of the CA cannot be used. The CA is written here, so only a start that has passed every
-/// other check may call this.
-pub(crate) fn encrypted(config: &Config, upstreams: &Upstreams, server: Server) -> Result<Server, StartError> {
+/// other check may call this. Without space on the disk a new CA is in `unwritten`.
+pub(crate) fn encrypted(
+    config: &Config,
+    upstreams: &Upstreams,
+    server: Server,
+    unwritten: &mut Unwritten,
+) -> Result<Server, StartError> {
     let pem = config.root_dir.join(SECURE_PEM);
     let identity = if pem.exists() {
         PemIdentity::one_file(pem)
     } else {
-        self_signed(config)?
+        PemIdentity::inline("the hub's own serving certificate", &self_signed(config, unwritten)?)
     };
+    with_tls(upstreams, server, identity)
+}
+
+/// Like [`encrypted`], for the port of pods: without the file its certificate is requested from the cluster.
+fn encrypted_for_pods(
+    config: &Config,
+    upstreams: &Upstreams,
+    server: Server,
+    unwritten: &mut Unwritten,
+) -> Result<Server, StartError> {
+    if !requests_certificate(config) {
+        return encrypted(config, upstreams, server, unwritten);
+    }
+    let own = self_signed(config, unwritten)?;
+    let prepared = serving::prepare(&config.root_dir, &config.node, &own);
+    let identity = match prepared {
+        Ok(pair) => PemIdentity::one_file(pair),
+        Err(error) if is_full(&error) => {
+            tracing::warn!(%error, "Failed to write file; pods get the hub's own certificate until the next start");
+            PemIdentity::inline("the hub's own serving certificate", &own)
+        }
+        Err(error) => return Err(unusable(&config.root_dir.join(serving::PAIR), error)),
+    };
+    with_tls(upstreams, server, identity)
+}
+
+/// True if the hub requests the certificate of the port for pods: the port exists, and the administrator placed none.
+pub(crate) fn requests_certificate(config: &Config) -> bool {
+    let is_hub = |address| config.hub_host == address;
+    config.network.as_ref().is_some_and(|network| is_hub(network.address)) && !config.root_dir.join(SECURE_PEM).exists()
+}
+
+fn with_tls(upstreams: &Upstreams, server: Server, identity: PemIdentity) -> Result<Server, StartError> {
     let tls = ServerTls {
         identity,
         client_ca: Some(upstreams.client_ca.clone()),
@@ -69,6 +110,7 @@ pub(crate) async fn for_pods(
     upstreams: &Upstreams,
     inherited: &mut Inherited,
     tasks: &TaskGroup,
+    unwritten: &mut Unwritten,
 ) -> Result<Vec<Server>, StartError> {
     let Some(network) = config.network.clone() else {
         return Ok(Vec::new());
@@ -97,36 +139,38 @@ pub(crate) async fn for_pods(
     let plain = Server::bind_or_take(plain, "--dummy-if-ip, --proxy-port", inherited).await?;
     let secure = Server::bind_or_take(secure_addr, "--dummy-if-ip, --proxy-secure-port", inherited).await?;
     network.keep(tasks);
-    Ok(vec![plain, encrypted(config, upstreams, secure)?])
+    Ok(vec![plain, encrypted_for_pods(config, upstreams, secure, unwritten)?])
 }
 
 /// Issues a certificate of the hub's own CA. The CA is kept, because kubeconfigs of this node name it.
-fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
+fn self_signed(config: &Config, unwritten: &mut Unwritten) -> Result<PemPair, StartError> {
     let fail = |error: PkiError| StartError::Internal(format!("failed to create a serving certificate: {error}"));
-    let authority = own_authority(&config.root_dir)?;
+    let authority = own_authority(&config.root_dir, unwritten)?;
     let names = [
         "127.0.0.1".to_owned(),
         "localhost".to_owned(),
         config.hub_host.to_string(),
         config.node.clone(),
     ];
-    let pair = authority.issue_server(&config.node, &names).map_err(fail)?;
-    Ok(PemIdentity::inline("the hub's own serving certificate", &pair))
+    authority.issue_server(&config.node, &names).map_err(fail)
 }
 
-/// Returns the CA of earlier starts, or a new one if it is missing or other users can read its key.
-fn own_authority(root: &Path) -> Result<CertificateAuthority, StartError> {
+/// Returns the CA of earlier starts, or a new one if it is missing or other users can read its key. Without space on the
+/// disk the new one is in `unwritten`, where the next call finds it.
+fn own_authority(root: &Path, unwritten: &mut Unwritten) -> Result<CertificateAuthority, StartError> {
     let (cert, key) = (root.join(OWN_CA), root.join(OWN_CA_KEY));
-    let fail = |path: &Path, error: io::Error| StartError::Folder {
-        flag: "root-dir",
-        path: path.display().to_string(),
-        error,
+    let held = |name, path| match unwritten.content(name) {
+        Some(content) => Ok(content.to_owned()),
+        None => std::fs::read_to_string(path),
     };
-    if let (Ok(cert_pem), Ok(key_pem)) = (std::fs::read_to_string(&cert), std::fs::read_to_string(&key)) {
-        let mode = std::fs::metadata(&key)
-            .map_err(|error| fail(&key, error))?
-            .permissions()
-            .mode();
+    if let (Ok(cert_pem), Ok(key_pem)) = (held(OWN_CA, &cert), held(OWN_CA_KEY, &key)) {
+        let mode = match unwritten.content(OWN_CA_KEY) {
+            Some(_) => 0,
+            None => std::fs::metadata(&key)
+                .map_err(|error| unusable(&key, error))?
+                .permissions()
+                .mode(),
+        };
         let why = match CertificateAuthority::load(&cert_pem, &key_pem) {
             Ok(authority) if mode & 0o077 == 0 => return Ok(authority.without_end()),
             Ok(_) => format!("mode {:o} lets other users read the key", mode & 0o777),
@@ -137,10 +181,91 @@ fn own_authority(root: &Path) -> Result<CertificateAuthority, StartError> {
     }
     let made = CertificateAuthority::generate_without_end("yurthub");
     let authority = made.map_err(|error| StartError::Internal(format!("failed to create a CA: {error}")))?;
-    if let Some(folder) = cert.parent() {
-        std::fs::create_dir_all(folder).map_err(|error| fail(folder, error))?;
-    }
-    write_secret(&key, &authority.pair().key_pem).map_err(|error| fail(&key, error))?;
-    write_public(&cert, authority.cert_pem()).map_err(|error| fail(&cert, error))?;
+    let key_pem = &authority.pair().key_pem;
+    unwritten
+        .write(root, OWN_CA_KEY, key_pem, Readers::Owner)
+        .map_err(|error| unusable(&key, error))?;
+    unwritten
+        .write(root, OWN_CA, authority.cert_pem(), Readers::All)
+        .map_err(|error| unusable(&cert, error))?;
     Ok(authority)
+}
+
+/// The start fails because of this file below the root directory.
+pub(crate) fn unusable(path: &Path, error: io::Error) -> StartError {
+    StartError::Folder {
+        flag: "root-dir",
+        path: path.display().to_string(),
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_test_support::TestDir;
+    use yurt_test_support::fault_fs::power::{Followed, Loss};
+    use yurt_test_support::fault_fs::{FaultFs, Health};
+
+    use super::*;
+    use crate::proxy::caller::token::{self, NodeToken};
+
+    const LOSSES: [Loss; 4] = [Loss::Killed, Loss::All, Loss::Bytes, Loss::Some];
+
+    /// The token and the CA of a start; both files are on the disk.
+    fn started(root: &Path) -> (NodeToken, String) {
+        let mut unwritten = Unwritten::default();
+        let token = NodeToken::open(root, &mut unwritten).expect("a token");
+        let authority = own_authority(root, &mut unwritten).expect("a CA");
+        (token, authority.cert_pem().to_owned())
+    }
+
+    #[test]
+    fn kill_or_power_cut_at_any_write_leaves_a_whole_token_and_a_ca_with_its_key() {
+        let (folder, behind) = (TestDir::new(), TestDir::new());
+        let Some(disk) = FaultFs::mount(folder.path(), behind.path()).expect("a thread") else {
+            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+            return;
+        };
+        disk.record();
+        let (_, kept) = started(folder.path());
+        disk.note(0);
+        let text = std::fs::read_to_string(folder.path().join(token::FILE)).expect("a token");
+        let mut followed = Followed::after(&[]);
+        let mut random = fastrand::Rng::with_seed(1);
+        let changes = disk.stop_recording();
+        for (point, change) in changes.iter().enumerate() {
+            followed.apply(change);
+            for loss in LOSSES {
+                let image = TestDir::new();
+                let written = followed.image(loss, || random.bool()).write_to(image.path());
+                written.expect("a folder");
+                let place = format!("write point {point}, {loss:?}, {change:?}");
+                let found = std::fs::read_to_string(image.path().join(token::FILE)).ok();
+                assert!(found.is_none_or(|found| found == text), "{place}");
+                let (token, authority) = started(image.path());
+                let stored = std::fs::read_to_string(image.path().join(token::FILE)).expect("a token");
+                assert!(token.is(&stored) && !token.is(""), "{place}");
+                assert_eq!(started(image.path()).1, authority, "{place}");
+                if point + 1 == changes.len() {
+                    assert!(token.is(&text) && authority == kept, "{place}");
+                }
+            }
+        }
+        assert!(changes.len() > 10, "{changes:?}");
+    }
+
+    #[test]
+    fn both_ports_have_the_same_ca_while_the_disk_is_full() {
+        let (folder, behind) = (TestDir::new(), TestDir::new());
+        let Some(disk) = FaultFs::mount(folder.path(), behind.path()).expect("a thread") else {
+            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+            return;
+        };
+        disk.set(Health::Full);
+        let mut unwritten = Unwritten::default();
+        let mut made = || own_authority(folder.path(), &mut unwritten).expect("a CA");
+        assert_eq!(made().cert_pem(), made().cert_pem());
+        disk.set(Health::Fails);
+        assert!(own_authority(folder.path(), &mut Unwritten::default()).is_err());
+    }
 }

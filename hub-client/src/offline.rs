@@ -3,6 +3,7 @@
 //! | request | answer without the cloud |
 //! |---|---|
 //! | discovery documents; objects that a cacheable component read by name | the cloud's last answer ([`answers`], [`kept_read`]) |
+//! | creation of the own Node by a kubelet that restarted | 409 AlreadyExists, if the Node is held ([`own::registration`]) |
 //! | status of the own Node and of pods on it | 200, sent to the cloud later ([`own`]) |
 //! | events of the node | 201 or 200, sent to the cloud later ([`events`]) |
 //! | token of a service account for the node | the last real one while it is valid ([`tokens`]) |
@@ -12,7 +13,7 @@
 //! cloud away (`proxy/offline.rs`); requests that the cloud answers pass unchanged.
 
 pub mod answers;
-mod copied;
+pub mod autonomy;
 pub mod events;
 pub mod kept_read;
 pub mod own;
@@ -24,15 +25,8 @@ pub mod tokens;
 use http::StatusCode;
 use yurt_apimachinery::Status;
 
-use crate::health::CloudReach;
-
-/// Consecutive failed probes after which the cloud is not asked before a kept answer is returned.
-const LOST: u32 = 2;
-
-/// True if requests to the cloud are futile at present.
-pub(crate) fn is_lost(reach: CloudReach) -> bool {
-    reach.failed_probes.is_some_and(|failed| failed >= LOST)
-}
+/// Maximum bytes of all answers of a kind that are copied at the same time.
+const COPIES_MAX: usize = 8 << 20;
 
 /// True for a failure to send a request. The cloud may have acted on it after 504, so only what can be repeated without
 /// harm is answered here.

@@ -5,9 +5,10 @@
 //!              checks (screen.rs)                    place (places.rs)
 //!                                                    filters (approver.rs)
 //!                                                                 → replica (local.rs, authorised by authorize.rs)
-//!                                                                 → cache   (cached.rs)
+//!                                                                 → cache   (cached.rs; filtered reads: filtered.rs)
 //!                                                                 → cloud   (pass_through.rs; the Node's status also
 //!                                                                            by relay, pool/heartbeat/relaying.rs;
+//!                                                                            filtered writes: filtered/write.rs;
 //!                                                                            writes of pool data noted by written.rs)
 //! ```
 
@@ -16,10 +17,12 @@ pub mod authorize;
 pub mod body;
 pub mod cached;
 pub mod caller;
+mod filtered;
 pub mod local;
 pub mod offline;
 pub mod pass_through;
 pub mod places;
+mod precondition;
 pub(crate) mod screen;
 pub mod serving;
 pub mod written;
@@ -37,7 +40,7 @@ use yurt_codec::negotiation::Negotiated;
 use yurt_pool_protocol::names::{LEASE_BYTES_MAX, NODE_LEASES};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
-use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until};
+use yurt_runtime::http::{Body, BoxError, full, pass, read_body, status_response_as, until};
 
 use crate::config::WorkingMode;
 use crate::metrics::Metrics;
@@ -45,10 +48,11 @@ use crate::offline::own::write::OwnKey;
 use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
 use crate::upstream::hop_by_hop;
-use approver::Approver;
+use approver::{Approved, Approver};
 use body::{Late, Timed};
 use cached::Cached;
 use caller::{Caller, Callers, Credential};
+use filtered::{FilteredGet, FilteredWrite};
 use local::Local;
 use offline::Offline;
 use pass_through::PassThrough;
@@ -152,41 +156,115 @@ impl Proxy {
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
         // PlaceGuard until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
-        // A filtered view does not have the local state.
-        if approved.chain.is_empty()
-            && let Some(response) = self.offline.own_read(&request, &info, &caller).await?
-        {
-            return Ok(response);
-        }
-        let replica = match self.local.answer(&request, &info, &caller, &approved.chain).await? {
-            Some(response) => Some(response),
-            None => self.cached.answer(&request, &info, &caller).await?,
-        };
-        if let Some(response) = replica {
-            self.metrics.requests.with_label_values(&["replica"]).inc();
-            return Ok(ending(approved.ending(response), ends));
-        }
-        self.metrics.requests.with_label_values(&["cloud"]).inc();
-        if let Some(key) = self.offline.own_write(&info, &caller) {
-            return self.write_own(request, &info, &caller, &key).await;
-        }
-        let response = self.send_to_cloud(request, &info, &caller).await?;
+        let response = self.answer(request, &info, &caller, &approved).await?;
         Ok(ending(approved.ending(response), ends))
     }
 
-    /// Sends a request to the cloud. A read that it does not answer is answered from the cache, before the probes know
-    /// of the loss.
-    async fn send_to_cloud(
+    /// Answers a request whose filters are known.
+    async fn answer(
+        &self,
+        mut request: Request<Timed<Incoming>>,
+        info: &RequestInfo,
+        caller: &Caller,
+        approved: &Approved,
+    ) -> Result<Response<Body>, Status> {
+        let chain = &approved.chain;
+        if let Some(write) = self.filtered_write(&request, info, caller) {
+            let request = write.prepared(request, (&self.local, &self.cloud), caller).await?;
+            let response = self.pass_on(request, info, caller).await?;
+            return write.shown(&self.local, response).await;
+        }
+        let get = FilteredGet::of(&request, info, chain)?;
+        let own = match &get {
+            Some(get) => self.offline.own_read(&get.object_request(), info, caller).await?,
+            None => self.offline.own_read(&request, info, caller).await?,
+        };
+        if let Some(response) = own {
+            return match &get {
+                Some(get) => get.filtered(&self.local, chain, response).await,
+                None => Ok(response),
+            };
+        }
+        if let Some(response) = self.local.answer(&request, info, caller, chain).await? {
+            return Ok(self.of_replica(response));
+        }
+        if let Some(get) = get {
+            get.require_object(&mut request);
+            let response = self.answer_unfiltered(request, info, caller).await?;
+            return get.filtered(&self.local, chain, response).await;
+        }
+        if approved.is_filterable()
+            && let Some(response) = self.cached.view(&request, info, caller, chain).await?
+        {
+            return Ok(self.of_replica(response));
+        }
+        self.answer_unfiltered(request, info, caller).await
+    }
+
+    /// Answers from the cache or the cloud, with the cloud's objects as they are.
+    async fn answer_unfiltered(
         &self,
         request: Request<Timed<Incoming>>,
         info: &RequestInfo,
         caller: &Caller,
     ) -> Result<Response<Body>, Status> {
+        if let Some(response) = self.cached.answer(&request, info, caller).await? {
+            return Ok(self.of_replica(response));
+        }
+        self.pass_on(request, info, caller).await
+    }
+
+    /// Describes a write by a component that reads through filters; `None` for any other request.
+    fn filtered_write<B>(&self, request: &Request<B>, info: &RequestInfo, caller: &Caller) -> Option<FilteredWrite> {
+        let is_read = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch);
+        if is_read || !info.is_resource {
+            return None;
+        }
+        let editions = self.local.derived.editions();
+        let edition = editions.of(&caller.component, &info.group_resource());
+        let chains = self.approver.reads_of(&caller.component, info);
+        FilteredWrite::of(request, info, chains, edition)
+    }
+
+    /// Answers with the cloud's answer, or with what this node has written.
+    async fn pass_on<B>(
+        &self,
+        request: Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        self.metrics.requests.with_label_values(&["cloud"]).inc();
+        match self.offline.own_write(info, caller) {
+            Some(key) => self.write_own(request, info, caller, &key).await,
+            None => self.send_to_cloud(request, info, caller).await,
+        }
+    }
+
+    /// Counts an answer of a replica.
+    fn of_replica(&self, response: Response<Body>) -> Response<Body> {
+        self.metrics.requests.with_label_values(&["replica"]).inc();
+        response
+    }
+
+    /// Sends a request to the cloud. A read that it does not answer is answered from the cache, before the probes know
+    /// of the loss.
+    async fn send_to_cloud<B>(
+        &self,
+        request: Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let head = self.cached.head(&request, info);
         let request = request.map(pass);
         let sent = match &head {
             // The replica is newer than an answer that was kept.
-            Some(head) if self.cached.covers(head) => self.cloud.send(request, info, caller).await,
+            Some(head) if self.cached.covers(head, caller) => self.cloud.send(request, info, caller).await,
             _ => self.offline.pass(&self.cloud, request, info, caller).await,
         };
         let response = match (sent, &head) {
@@ -205,13 +283,16 @@ impl Proxy {
     }
 
     /// Sends a status that this node writes to the cloud, or accepts it here while the cloud is away.
-    async fn write_own(
+    async fn write_own<B>(
         &self,
-        request: Request<Timed<Incoming>>,
+        request: Request<B>,
         info: &RequestInfo,
         caller: &Caller,
         key: &OwnKey,
-    ) -> Result<Response<Body>, Status> {
+    ) -> Result<Response<Body>, Status>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
         let (head, body) = request.into_parts();
         let body = read_body(body, STATUS_BYTES_MAX).await?;
         let request = Request::from_parts(pass_through::forwardable(head), body);

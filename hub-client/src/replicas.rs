@@ -5,7 +5,7 @@
 //!
 //! * Data from a source: [`follower`] keeps one stream per replica open and switches sources without a gap.
 //!   [`reflector`] lists and watches. [`partial_list_store`] keeps a partial list over broken connections; `listing`
-//!   fetches it. `nodepool` reads the membership where the cloud has NodePools.
+//!   fetches it. `nodepool` reads the membership where the cloud has NodePools, [`host_network`] a value for a filter.
 //! * State of the data: [`sources`] (freshness), [`membership`] (names of the members), [`scope`] (resources beyond
 //!   [`POOL_SCOPE`]), [`budget`] (bytes of all replicas).
 //! * Filtered views of the replicas: [`derived`].
@@ -24,6 +24,7 @@ pub mod distrust;
 pub mod durable_copy;
 pub mod follower;
 pub mod history_check;
+pub mod host_network;
 pub mod lag;
 pub(crate) mod listing;
 pub mod membership;
@@ -55,6 +56,7 @@ use disk::{DiskError, Opened};
 use distrust::Distrust;
 use durable_copy::DurableCopy;
 use history_check::HistoryState;
+use host_network::HostNetwork;
 use membership::Membership;
 use partial_list_store::PartialListStore;
 use scope::Scope;
@@ -81,6 +83,7 @@ pub struct PoolData {
     scope: Scope,
     sources: Arc<Sources>,
     membership: Arc<Membership>,
+    host_network: HostNetwork,
     copy: DurableCopy,
     /// Name of the pool.
     pool: String,
@@ -124,6 +127,7 @@ impl PoolData {
         }
         Ok(Self {
             membership: Arc::new(Membership::new(&replicas)),
+            host_network: HostNetwork::open(folder, pool),
             replicas,
             partial_lists: PartialListStore::new(store),
             scope,
@@ -190,6 +194,12 @@ impl PoolData {
     #[must_use]
     pub fn membership(&self) -> &Arc<Membership> {
         &self.membership
+    }
+
+    /// `spec.hostNetwork` of the pool's NodePool.
+    #[must_use]
+    pub fn host_network(&self) -> &HostNetwork {
+        &self.host_network
     }
 
     /// Collections in which the coordinator's data was forged.

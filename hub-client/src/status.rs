@@ -74,9 +74,12 @@ impl Report {
     /// Routes of the operator's port.
     pub(crate) fn routes(self: &Arc<Self>, readiness: Readiness) -> AdminRoutes {
         let (state, metrics, approval) = (self.clone(), self.clone(), self.approval.clone());
+        let data = self.data.clone();
         AdminRoutes::new(readiness, self.metrics.registry.clone())
             .with_state(move || state.state())
-            .with_page("/debug/filters", move || filters::describe(&approval.borrow()))
+            .with_page("/debug/filters", move || {
+                filters::describe(&approval.borrow(), data.host_network().known())
+            })
             .with_metrics(move || metrics.render())
     }
 

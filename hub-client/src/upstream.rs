@@ -3,6 +3,7 @@
 
 mod availability;
 pub(crate) mod hop_by_hop;
+mod identity;
 pub(crate) mod json_watch;
 mod token;
 
@@ -12,15 +13,16 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode, Uri};
-use yurt_apimachinery::Status;
+use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::lane::Lane;
 use yurt_runtime::http::client::{ClientError, HttpClient, LifeSigns, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
-use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingClientTls, TlsError};
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, TlsError};
 
 use crate::config::{Config, LbMode};
 pub use availability::Availability;
+use identity::Identity;
 use token::{RotatedToken, TokenWatch};
 
 /// Maximum time to connect, TLS included.
@@ -105,10 +107,12 @@ pub struct CloudServer {
     pub node: Forwarding,
     /// No identity: forwarded requests with a bearer token, over which a client certificate would take precedence.
     pub token: Forwarding,
-    /// Node identity, HTTP/2: streams of the replicas.
+    /// Node identity, HTTP/2: streams of pool data and of the configuration.
     pub streams: HttpClient,
-    /// No identity, HTTP/2: streams of replicas that a caller's token may read.
-    pub token_streams: HttpClient,
+    /// Node identity: streams of cached selections.
+    pub selections: Lane,
+    /// No identity: streams of cached selections that a caller's token may read.
+    pub token_selections: Lane,
     /// Node identity: heartbeats and probes.
     pub beats: HttpClient,
     /// Node identity, HTTP/1.1: probes over new connections, while the open ones are silent.
@@ -126,8 +130,11 @@ pub struct CloudServer {
 pub struct Forwarding {
     /// Requests with an answer that ends.
     pub calls: Lane,
-    /// Watches, logs, and what the proxy subresource streams.
+    /// Watches and logs.
     pub streams: Lane,
+    /// Answers that a pod or a service writes (subresource `proxy`). They may be long, and one with too many headers ends
+    /// its connection.
+    pub proxied: Lane,
     /// HTTP/1.1: upgrades, and reviews of a bearer's rights.
     pub single: HttpClient,
 }
@@ -183,6 +190,7 @@ impl Cloud {
         let forwarding = Forwarding {
             calls: lane(),
             streams: lane(),
+            proxied: lane(),
             single: client.clone(),
         };
         let server = CloudServer {
@@ -190,7 +198,8 @@ impl Cloud {
             token: forwarding,
             streams: client.clone(),
             knocks: client.clone(),
-            token_streams: client.clone(),
+            selections: lane(),
+            token_selections: lane(),
             beats: client,
             delegate: None,
             signs: LifeSigns::default(),
@@ -287,6 +296,24 @@ impl Cloud {
     }
 }
 
+// === impl Forwarding ===
+
+impl Forwarding {
+    /// Lane for a request.
+    #[must_use]
+    pub fn lane_for(&self, info: &RequestInfo) -> &Lane {
+        match (info.verb, info.subresource.as_deref()) {
+            (Verb::Proxy, _) | (_, Some("proxy")) => &self.proxied,
+            (Verb::Watch, _) | (_, Some("log")) => &self.streams,
+            _ => &self.calls,
+        }
+    }
+
+    fn lanes(&self) -> [&Lane; 3] {
+        [&self.calls, &self.streams, &self.proxied]
+    }
+}
+
 // === impl CloudServer ===
 
 impl CloudServer {
@@ -303,8 +330,9 @@ impl CloudServer {
             .into_iter()
             .chain(&self.delegate)
             .for_each(HttpClient::reconnect);
-        let lanes = [&self.node, &self.token].map(|forwarding| [&forwarding.calls, &forwarding.streams]);
-        lanes.into_iter().flatten().for_each(Lane::retire);
+        let lanes = [&self.node, &self.token].map(Forwarding::lanes);
+        let selections = [&self.selections, &self.token_selections];
+        lanes.into_iter().flatten().chain(selections).for_each(Lane::retire);
     }
 }
 
@@ -346,7 +374,8 @@ impl Upstreams {
                 node: node.forwarding(uri, &signs, NODE_WINDOW, tasks)?,
                 token: anonymous.forwarding(uri, &signs, TOKEN_WINDOW, tasks)?,
                 streams: node.noting(uri, Protocol::Http2, signs.clone(), false)?,
-                token_streams: anonymous.noting(uri, Protocol::Http2, signs.clone(), false)?,
+                selections: node.selections(uri, &signs, tasks)?,
+                token_selections: anonymous.selections(uri, &signs, tasks)?,
                 beats: node.noting(uri, Protocol::Http2, signs.clone(), true)?,
                 knocks: node.noting(uri, Protocol::Http1, signs.clone(), false)?,
                 signs,
@@ -430,89 +459,4 @@ fn delegate_identity(config: &Config) -> Result<Option<Identity>, UpstreamError>
         identity.token = Some(watch);
     }
     Ok(Some(identity))
-}
-
-/// One TLS identity, and the clients that receive its renewals.
-struct Identity {
-    reloading: ReloadingClientTls,
-    tls: rustls::ClientConfig,
-    clients: Vec<HttpClient>,
-    lanes: Vec<Lane>,
-    token: Option<TokenWatch>,
-}
-
-// === impl Identity ===
-
-impl Identity {
-    fn new(flag: &'static str, tls: ClientTls) -> Result<Self, UpstreamError> {
-        let (reloading, tls) = ReloadingClientTls::new(tls).map_err(|error| UpstreamError::Tls { flag, error })?;
-        Ok(Self {
-            reloading,
-            tls,
-            clients: Vec::new(),
-            lanes: Vec::new(),
-            token: None,
-        })
-    }
-
-    fn client(&mut self, flag: &'static str, uri: &Uri, protocol: Protocol) -> Result<HttpClient, UpstreamError> {
-        self.add(
-            flag,
-            HttpClient::new(uri.clone(), Some(self.tls.clone()), protocol, CONNECT_TIMEOUT),
-        )
-    }
-
-    /// A client of a cloud server that notes signs of life.
-    fn noting(
-        &mut self,
-        uri: &Uri,
-        protocol: Protocol,
-        signs: LifeSigns,
-        asks: bool,
-    ) -> Result<HttpClient, UpstreamError> {
-        let tls = Some(self.tls.clone());
-        let client = HttpClient::noting(uri.clone(), tls, protocol, CONNECT_TIMEOUT, signs, asks);
-        self.add("server-addr", client)
-    }
-
-    /// Connections for forwarded requests to a cloud server.
-    fn forwarding(
-        &mut self,
-        uri: &Uri,
-        signs: &LifeSigns,
-        window: u32,
-        tasks: &TaskGroup,
-    ) -> Result<Forwarding, UpstreamError> {
-        let mut lane = || {
-            let client = self.noting(uri, Protocol::Http2, signs.clone(), false)?;
-            let lane = Lane::new(client, window, tasks.clone());
-            self.lanes.push(lane.clone());
-            Ok::<_, UpstreamError>(lane)
-        };
-        let (calls, streams) = (lane()?, lane()?);
-        let single = self.noting(uri, Protocol::Http1, signs.clone(), false)?;
-        Ok(Forwarding { calls, streams, single })
-    }
-
-    fn add(
-        &mut self,
-        flag: &'static str,
-        client: Result<HttpClient, ClientError>,
-    ) -> Result<HttpClient, UpstreamError> {
-        let client = client.map_err(|error| UpstreamError::Server { flag, error })?;
-        client.set_bearer_token(self.token.as_ref().map(TokenWatch::token));
-        self.clients.push(client.clone());
-        Ok(client)
-    }
-
-    /// Watches the files of the identity. The handle rereads a token that was refused.
-    fn watch(self, tasks: &TaskGroup) -> Option<RotatedToken> {
-        let token = self.token.map(|token| token.start(tasks, self.clients.clone()));
-        self.reloading.watch(tasks, move |tls| {
-            self.clients.iter().for_each(|client| client.set_tls(tls.clone()));
-            // Only now: a connection that is opened from here on has the new configuration.
-            self.lanes.iter().for_each(Lane::retire);
-        });
-        token
-    }
 }

@@ -1,10 +1,13 @@
 //! Starts the parts of a hub and connects them: probes, replicas, election, heartbeat, proxy, report.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::ObjectKey;
 use yurt_pool_protocol::source::CoordinatorState;
 use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
@@ -18,6 +21,8 @@ use crate::health::{self, CloudReach, CoordinatorReach};
 use crate::hub_config::disk::ConfigFile;
 use crate::hub_config::{self, HubConfig};
 use crate::identity::CertificateKeeper;
+use crate::identity::serving::ServingCertificate;
+use crate::listeners;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::feed::progress::FeedProgress;
@@ -39,6 +44,7 @@ use crate::replicas::alarm::{FINDINGS_MAX, Finding};
 use crate::replicas::derived::Derived;
 use crate::replicas::derived::editions::Editions;
 use crate::replicas::derived::inputs::{LiveInputs, NodeFacts};
+use crate::replicas::host_network::HostNetworkFollower;
 use crate::status::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
@@ -47,6 +53,9 @@ mod heartbeat;
 mod offline;
 mod replicas;
 mod truth;
+
+/// Collection with Service `default/kubernetes`.
+const SERVICES: &str = "services";
 
 /// State shared by the parts of a hub.
 pub(crate) struct Wiring {
@@ -147,7 +156,7 @@ impl Wiring {
         }
     }
 
-    /// Starts following ConfigMap `yurt-hub-cfg`.
+    /// Starts following ConfigMap `yurt-hub-cfg`, and the value of the NodePool that a filter may need.
     pub(crate) fn start_hub_config(&self) {
         let (file, state) = self.hub_config.clone();
         let follower = hub_config::Follower {
@@ -160,9 +169,18 @@ impl Wiring {
         };
         self.tasks
             .spawn_critical("follow-hub-config", follower.run(self.tasks.token()));
+        if !self.config.pool.is_empty() {
+            let follower = HostNetworkFollower {
+                cloud: self.upstreams.cloud.clone(),
+                reach: self.cloud.0.subscribe(),
+                data: self.data.clone(),
+            };
+            self.tasks
+                .spawn_critical("follow-host-network", follower.run(self.tasks.token()));
+        }
     }
 
-    /// Starts the renewal of the node's certificate.
+    /// Starts the renewal of the node's certificates.
     pub(crate) fn start_certificate(&self, keeper: &Arc<CertificateKeeper>, readiness: &Readiness) {
         let check = readiness.check("certificate");
         check.set(keeper.standing().is_valid());
@@ -170,6 +188,35 @@ impl Wiring {
             .clone()
             .keep(check, self.data.failures().clone(), self.tasks.token());
         self.tasks.spawn_critical("keep-certificate", keeping);
+        if listeners::requests_certificate(&self.config) {
+            self.start_serving_certificate();
+        }
+    }
+
+    /// Starts requesting and renewing the certificate of the HTTPS port for pods.
+    fn start_serving_certificate(&self) {
+        let services = self.data.replicas().named(SERVICES);
+        let kubernetes = ObjectKey::new(Some("default"), "kubernetes");
+        let addresses = move || {
+            let services = services.as_ref().filter(|services| services.is_served())?;
+            let service = services.collection().read(|held| held.object(&kubernetes).cloned())?;
+            let spec = service.to_value()["spec"].take();
+            let listed = spec["clusterIPs"].as_array().into_iter().flatten();
+            let all = listed.chain([&spec["clusterIP"]]).filter_map(Value::as_str);
+            let addresses: BTreeSet<String> = all.map(str::to_owned).collect();
+            Some(addresses.into_iter().collect())
+        };
+        let keeper = ServingCertificate {
+            node: self.config.node.clone(),
+            address: self.config.hub_host.to_string(),
+            cluster: Arc::new(addresses),
+            root: self.config.root_dir.clone(),
+            cloud: self.upstreams.cloud.clone(),
+            clock: self.clock.clone(),
+            failures: self.data.failures().clone(),
+        };
+        self.tasks
+            .spawn_critical("keep-serving-certificate", keeper.keep(self.tasks.token()));
     }
 
     /// Starts binding the filters as the ConfigMap says.
@@ -201,7 +248,9 @@ impl Wiring {
             secure_port: config.secure_addr.port(),
             options: config.filters.options,
         };
+        let tokens = self.tokens();
         let means = Means {
+            accounts: tokens.accounts(),
             reviews: Arc::new(cloud.clone()),
             reach: self.cloud.0.subscribe(),
             wake: self.cloud.1.clone(),
@@ -215,12 +264,12 @@ impl Wiring {
                 .clone()
                 .keep(self.tasks.token(), self.data.copy().is_foreign().clone()),
         );
-        let offline = self.offline(authorizer.clone());
+        let offline = self.offline(authorizer.clone(), tokens);
         let local = Local {
             data: self.data.clone(),
             authorizer,
             derived: Derived::new(
-                LiveInputs::new(node, self.data.clone()),
+                LiveInputs::new(node, self.data.clone(), offline.own.pending.local_pods()),
                 self.editions.clone(),
                 self.tasks.clone(),
             ),

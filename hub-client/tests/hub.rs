@@ -3,7 +3,9 @@
 #[cfg(test)]
 mod hub {
     mod authorizing;
+    mod autonomy;
     mod bound_filters;
+    mod bounds;
     mod caching;
     mod callers;
     mod client;
@@ -13,7 +15,12 @@ mod hub {
     mod disks;
     mod electing;
     mod filter_effects;
+    mod filtered_views;
+    mod filtered_writes;
     mod filtering;
+    mod flapping;
+    mod floods;
+    mod full_disks;
     mod golden_disk;
     mod golden_feed;
     mod golden_watch;
@@ -21,10 +28,15 @@ mod hub {
     mod health;
     mod heartbeats;
     mod held_ports;
+    mod hostile_answers;
+    mod hostile_bodies;
     mod hostile_requests;
+    mod identity_cuts;
     mod joining;
     mod lanes;
     mod limits;
+    mod local_endpoints;
+    mod many_selections;
     mod membership;
     mod modes;
     mod node_identity;
@@ -35,12 +47,14 @@ mod hub {
     mod passing_on;
     mod pool;
     mod pool_data;
+    mod power_cuts;
     mod raw_http2;
     mod relay;
     mod relay_attacks;
     mod relay_pool;
     mod reporting;
     mod servers;
+    mod serving_certificates;
     mod sharing;
     mod sharing_limits;
     mod silence;
@@ -52,6 +66,7 @@ mod hub {
     mod timeline;
     mod upgrades;
     mod verifying;
+    mod view_restarts;
     mod warning;
     mod wire;
 }

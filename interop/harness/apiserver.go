@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -22,6 +23,9 @@ omitStages: [RequestReceived]
 rules:
 - level: Metadata
 `
+
+// kubeletClient is the name of kube-apiserver at kubelets.
+const kubeletClient = "kube-apiserver-kubelet-client"
 
 // startAPIServer starts kube-apiserver on c's etcd and waits until it is ready. A restart uses the same files and
 // flags.
@@ -70,11 +74,15 @@ func (c *Cloud) apiServerArgs(etcdURL string) ([]string, error) {
 		return nil, err
 	}
 	c.signingKeyFile, c.verifyingKeyFile = private, public
+	kubelets, err := c.kubeletClientFlags()
+	if err != nil {
+		return nil, err
+	}
 	policy := filepath.Join(c.Dir, "audit-policy.yaml")
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
 		return nil, err
 	}
-	return append(append([]string{
+	return slices.Concat([]string{
 		"--etcd-servers=" + etcdURL,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.Port),
 		"--advertise-address=" + advertisedAddress,
@@ -84,7 +92,22 @@ func (c *Cloud) apiServerArgs(etcdURL string) ([]string, error) {
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog, "--audit-log-maxsize=4096",
 		"--profiling=false",
-	}, c.TokenFlags()...), c.flags...), nil
+	}, kubelets, c.TokenFlags(), c.flags), nil
+}
+
+// kubeletClientFlags write the certificate with which kube-apiserver asks kubelets for logs and streams, and return the
+// flags. It accepts kubelets' certificates of the cloud's CA only.
+func (c *Cloud) kubeletClientFlags() ([]string, error) {
+	client, err := c.CA.IssueClient(kubeletClient, "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	cert, key, err := client.Write(c.Dir, "kube-apiserver-kubelet-client")
+	if err != nil {
+		return nil, err
+	}
+	return []string{"--kubelet-client-certificate=" + cert, "--kubelet-client-key=" + key,
+		"--kubelet-certificate-authority=" + c.CAFile, "--kubelet-preferred-address-types=InternalIP"}, nil
 }
 
 // TokenFlags make a server sign tokens of service accounts, and accept tokens signed by the cloud.

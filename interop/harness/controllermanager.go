@@ -9,8 +9,8 @@ import (
 )
 
 // StartControllerManager starts kube-controller-manager with the node controllers, and all grace periods at their
-// defaults. It ends with the cloud, or by stopping the returned process.
-func (c *Cloud) StartControllerManager(ctx context.Context) (*Process, error) {
+// defaults. Further flags add to these, --controllers too. It ends with the cloud, or by stopping the returned process.
+func (c *Cloud) StartControllerManager(ctx context.Context, flags ...string) (*Process, error) {
 	path, err := StockBinary("kube-controller-manager")
 	if err != nil {
 		return nil, err
@@ -23,14 +23,14 @@ func (c *Cloud) StartControllerManager(ctx context.Context) (*Process, error) {
 	if err := c.Admin.Write(kubeconfig); err != nil {
 		return nil, err
 	}
-	p, err := Start(Command{Name: "kube-controller-manager", Path: path, Dir: c.Dir, Args: []string{
+	p, err := Start(Command{Name: "kube-controller-manager", Path: path, Dir: c.Dir, Args: append([]string{
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
 		"--leader-elect=false",
 		"--controllers=node-lifecycle-controller,taint-eviction-controller,serviceaccount-controller,root-ca-certificate-publisher-controller",
 		"--root-ca-file=" + c.CAFile, "--service-account-private-key-file=" + c.signingKeyFile,
 		"--cert-dir=" + filepath.Join(c.Dir, "kube-controller-manager-certs"),
-	}})
+	}, flags...)})
 	if err != nil {
 		return nil, err
 	}

@@ -26,16 +26,21 @@ func hollowArgs(morph, node, kubeconfig string, port int) []string {
 // StartHollow starts kubemark's hollow kubelet or proxy ("kubelet", "proxy") for a node against a kubeconfig. It ends
 // with the cloud, or by calling the returned function.
 func (c *Cloud) StartHollow(morph, node string, server Kubeconfig) (*Process, func(), error) {
+	port, err := FreePort()
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.startHollowAt(morph, node, server, port)
+}
+
+// startHollowAt is [Cloud.StartHollow] with a port for the kubelet.
+func (c *Cloud) startHollowAt(morph, node string, server Kubeconfig, port int) (*Process, func(), error) {
 	path, err := StockBinary("hollow-node")
 	if err != nil {
 		return nil, nil, err
 	}
 	kubeconfig := filepath.Join(c.Dir, node+"-"+morph+".kubeconfig")
 	if err := server.Write(kubeconfig); err != nil {
-		return nil, nil, err
-	}
-	port, err := FreePort()
-	if err != nil {
 		return nil, nil, err
 	}
 	p, err := Start(Command{Name: node + "-hollow-" + morph, Path: path, Dir: c.Dir, Args: hollowArgs(morph, node, kubeconfig, port)})

@@ -45,6 +45,21 @@ func (h *Hub) Proxy() Kubeconfig {
 	return Kubeconfig{Server: fmt.Sprintf("http://127.0.0.1:%d", h.ProxyPort)}
 }
 
+// SecureProxy is the access of a node's component over HTTPS, with the CA and the token that the hub makes for them.
+func (h *Hub) SecureProxy() (Kubeconfig, error) {
+	k := Kubeconfig{Server: fmt.Sprintf("https://127.0.0.1:%d", h.SecurePort)}
+	ca, err := os.ReadFile(filepath.Join(h.root(), "pki", "yurthub-ca.crt"))
+	if err != nil {
+		return k, err
+	}
+	token, err := os.ReadFile(filepath.Join(h.root(), "kubelet.token"))
+	k.CA, k.Token = ca, strings.TrimSpace(string(token))
+	return k, err
+}
+
+// root is the hub's --root-dir.
+func (h *Hub) root() string { return filepath.Join(h.command.Dir, h.Node, "root") }
+
 // AdminURL is the base of health, metrics and state.
 func (h *Hub) AdminURL() string { return fmt.Sprintf("http://127.0.0.1:%d", h.ServePort) }
 
@@ -93,7 +108,7 @@ type HubFlags struct {
 	Dir string
 	// Server is the URL of the cloud, or of the link to it.
 	Server string
-	// Coordinator is the URL of the coordinator.
+	// Coordinator is the URL of the coordinator, empty without one.
 	Coordinator string
 	// ProxyPort, SecurePort and ServePort are its ports on 127.0.0.1.
 	ProxyPort, SecurePort, ServePort int
@@ -105,21 +120,27 @@ func (c *Cloud) HubArgs(f HubFlags) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []string{
+	args := []string{
 		"--node-name=" + f.Node, "--nodepool-name=" + f.Pool,
 		"--server-addr=" + f.Server,
-		"--bootstrap-mode=kubeletcertificate", "--kubeconfig=" + files.kubeconfig, "--delegate-kubeconfig=" + files.delegate,
-		"--enable-coordinator=true", "--coordinator-server-addr=" + f.Coordinator,
+		"--bootstrap-mode=kubeletcertificate", "--kubeconfig=" + files.kubeconfig,
 		"--enable-dummy-if=false", fmt.Sprintf("--node-identity-uids=%d", os.Geteuid()),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--serve-port=%d", f.ServePort),
 		"--bind-proxy-address=127.0.0.1", fmt.Sprintf("--proxy-port=%d", f.ProxyPort), fmt.Sprintf("--proxy-secure-port=%d", f.SecurePort),
 		"--root-dir=" + files.root, "--disk-cache-path=" + files.cache,
+	}
+	if f.Coordinator == "" {
+		return args, nil
+	}
+	return append(args,
+		"--enable-coordinator=true", "--coordinator-server-addr="+f.Coordinator, "--delegate-kubeconfig="+files.delegate,
 		"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s",
-	}, nil
+	), nil
 }
 
-// newHub creates the link, the files and the flags of a hub, without starting it.
-func (c *Cloud) newHub(node, dir string, coordinator *Coordinator, options PoolOptions) (*Hub, error) {
+// newHub creates the link, the files and the flags of a hub, without starting it. The URL of the coordinator is empty
+// without one.
+func (c *Cloud) newHub(node, dir, coordinator string, options PoolOptions) (*Hub, error) {
 	path, err := YurtBinary("yurthub")
 	if err != nil {
 		return nil, err
@@ -133,7 +154,7 @@ func (c *Cloud) newHub(node, dir string, coordinator *Coordinator, options PoolO
 		return nil, err
 	}
 	h := &Hub{Node: node, Link: link, ProxyPort: ports[0], SecurePort: ports[1], ServePort: ports[2]}
-	args, err := c.HubArgs(HubFlags{Node: node, Pool: options.Name, Dir: dir, Server: link.URL(), Coordinator: coordinator.URL,
+	args, err := c.HubArgs(HubFlags{Node: node, Pool: options.Name, Dir: dir, Server: link.URL(), Coordinator: coordinator,
 		ProxyPort: h.ProxyPort, SecurePort: h.SecurePort, ServePort: h.ServePort})
 	if err != nil {
 		return nil, err

@@ -62,7 +62,7 @@ func (c *Cloud) StartPool(ctx context.Context, options PoolOptions) (*Pool, erro
 	}
 	p.Coordinator = coordinator
 	for i := range options.Hubs {
-		hub, err := c.newHub(p.NodeName(i), p.Dir, p.Coordinator, options)
+		hub, err := c.newHub(p.NodeName(i), p.Dir, p.Coordinator.URL, options)
 		if err != nil {
 			return nil, errors.Join(err, p.Stop())
 		}

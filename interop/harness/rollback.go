@@ -61,6 +61,20 @@ func (c *Cloud) RestartEtcd(ctx context.Context) error {
 	return c.startEtcdAgain(ctx)
 }
 
+// Kill ends kube-apiserver and etcd with SIGKILL.
+func (c *Cloud) Kill() {
+	c.apiServer.Kill()
+	c.etcd.Kill()
+}
+
+// Return starts etcd and kube-apiserver again, with the data of before.
+func (c *Cloud) Return(ctx context.Context) error {
+	if err := c.startEtcdAgain(ctx); err != nil {
+		return err
+	}
+	return c.startAPIServer(ctx)
+}
+
 // SecondAPIServer is another kube-apiserver on the cloud's etcd, behind its own link.
 type SecondAPIServer struct {
 	// URL is its address.

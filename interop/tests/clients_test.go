@@ -192,14 +192,9 @@ func TestCoreDNS(t *testing.T) {
 // startCoreDNS runs CoreDNS on the coordinator until the test ends; the returned resolver uses no other server.
 func startCoreDNS(t *testing.T, coordinator *harness.Coordinator) *net.Resolver {
 	t.Helper()
-	binary, err := harness.StockBinary("coredns")
-	must(t, err)
 	port, err := harness.FreePort()
 	must(t, err)
-	dir := testDir(t)
-	corefile := fmt.Sprintf(".:%d {\n  bind 127.0.0.1\n  errors\n  kubernetes cluster.local {\n    kubeconfig %s\n  }\n}\n", port, coordinator.AdminFile)
-	must(t, os.WriteFile(filepath.Join(dir, "Corefile"), []byte(corefile), 0o644))
-	process, err := harness.Start(harness.Command{Name: "coredns", Path: binary, Dir: dir, Args: []string{"-conf", filepath.Join(dir, "Corefile")}})
+	process, err := harness.StartCoreDNS(testDir(t), coordinator.Admin, port)
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -87,10 +87,10 @@ func TestServerThatLags(t *testing.T) {
 	}
 }
 
-// ownCloud is a cloud for this test alone.
-func ownCloud(t *testing.T) *harness.Cloud {
+// ownCloud is a cloud for this test alone; further flags of kube-apiserver may be given.
+func ownCloud(t *testing.T, flags ...string) *harness.Cloud {
 	t.Helper()
-	cloud, err := harness.StartCloud(context.Background(), testDir(t))
+	cloud, err := harness.StartCloud(context.Background(), testDir(t), flags...)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := cloud.Stop(); err != nil {

@@ -58,6 +58,23 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
 
+// === impl Listing ===
+
+impl Listing {
+    /// Reads a list; its bytes are not counted.
+    ///
+    /// # Errors
+    /// It has no items.
+    pub fn parse(list: &Value) -> Result<Self> {
+        let items = list["items"].as_array().context("it is not a list")?;
+        Ok(Self {
+            resource_version: key_and_version(list).1,
+            objects: items.iter().map(key_and_version).collect(),
+            bytes: 0,
+        })
+    }
+}
+
 // === impl Api ===
 
 impl Api {
@@ -75,6 +92,18 @@ impl Api {
             ..AuthInfo::default()
         };
         Self::new(config, "admin/demo")
+    }
+
+    /// A server on the loopback interface that trusts `ca_pem`, for a caller with a service account token.
+    ///
+    /// # Errors
+    /// The certificate is no PEM.
+    pub fn bearer(port: u16, ca_pem: &str, token: &str, user_agent: &'static str) -> Result<Self> {
+        let ca = CertificateDer::from_pem_slice(ca_pem.as_bytes()).context("the CA is no PEM")?;
+        let mut config = Config::new(loopback("https", port)?);
+        config.root_cert = Some(vec![ca.to_vec()]);
+        config.auth_info.token = Some(token.to_owned().into());
+        Self::new(config, user_agent)
     }
 
     /// A plain HTTP port on the loopback interface: a hub's proxy or its health server.
@@ -146,15 +175,10 @@ impl Api {
     /// A whole collection.
     pub async fn list(&self, path: &str) -> Result<Listing> {
         let bytes = self.raw(Method::GET, path, JSON, None).await?;
-        let list = parse(&bytes)?;
-        let items = list["items"]
-            .as_array()
-            .with_context(|| format!("{path} is not a list"))?;
-        let objects = items.iter().map(key_and_version).collect();
+        let listing = Listing::parse(&parse(&bytes)?).with_context(|| path.to_owned())?;
         Ok(Listing {
-            resource_version: key_and_version(&list).1,
-            objects,
             bytes: bytes.len(),
+            ..listing
         })
     }
 

@@ -50,6 +50,8 @@ pub struct View {
 pub enum Told<'a> {
     /// A whole list.
     List(&'a Listing),
+    /// A watch from this RV was accepted.
+    Watch(u64),
     /// One event of a watch.
     Event(&'a Value),
 }
@@ -217,10 +219,13 @@ impl<R: FnMut(Told<'_>)> Life<R> {
         );
         let response = self.api.stream(&format!("{}?{query}", self.collection)).await?;
         match response.status().as_u16() {
-            200 => self.view.send_modify(|view| {
-                view.streams += 1;
-                view.watching = true;
-            }),
+            200 => {
+                (self.record)(Told::Watch(position));
+                self.view.send_modify(|view| {
+                    view.streams += 1;
+                    view.watching = true;
+                });
+            }
             410 => return Ok(End::TooOld),
             status => bail!("the watch was refused with {status}"),
         }

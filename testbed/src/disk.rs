@@ -1,5 +1,5 @@
 //! A small disk under a program's data, which can be filled and broken: a tmpfs, behind a FUSE file system
-//! ([`super::fault_fs`]), where this machine permits mounts.
+//! ([`yurt_test_support::fault_fs`]), where this machine permits mounts.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::fault_fs::{FaultFs, Health};
+use yurt_test_support::fault_fs::{FaultFs, Health};
 
 /// Options of the tmpfs: its size is several times that of a store after a run.
 const OPTIONS: &str = "size=64m,mode=0700";

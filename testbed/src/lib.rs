@@ -13,7 +13,6 @@ pub mod client;
 pub mod cloud;
 pub mod disk;
 pub mod etcd;
-pub mod fault_fs;
 pub mod hub;
 pub mod identities;
 pub mod kubelet;
@@ -28,6 +27,8 @@ pub mod real;
 pub mod sample;
 mod supervisor;
 pub mod wait_for;
+
+pub use yurt_test_support::fault_fs;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

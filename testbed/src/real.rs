@@ -39,7 +39,10 @@ pub async fn start(setup: &Setup) -> Result<Real> {
 }
 
 /// A program of interop's cache.
-pub(super) fn binary(name: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// It is not built.
+pub fn binary(name: &str) -> Result<PathBuf> {
     let path = yurt_workspace::root()?.join("interop/.cache/bin").join(name);
     if !path.is_file() {
         bail!("{name} is not built; run `cargo xtask build-interop` (it needs Go)");

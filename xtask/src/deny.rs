@@ -1,6 +1,6 @@
 //! Checks licences, banned crates, sources and advisories of the dependency tree, with a pinned version of cargo-deny.
 //!
-//! The tool is installed once, below the target folder. Advisories need their database. If it can neither be fetched
+//! The tool is installed once for a user, below the home of cargo: its build takes minutes. Advisories need their database. If it can neither be fetched
 //! nor is cached, they are skipped, and a line says so. The other checks need no network.
 
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use yurt_workspace::command;
 
 /// The version that is installed and used.
 const VERSION: &str = "0.20.2";
+/// Folder of the tool below the home of cargo.
+const TOOL: &str = "yurt-cargo-deny";
 /// Folder in which cargo-deny keeps databases of advisories, below the home of cargo.
 const DATABASES: &str = "advisory-dbs";
 
@@ -48,12 +50,13 @@ pub(crate) fn run() -> Result<()> {
 
 /// Path of the tool of [`VERSION`], installed if it is missing.
 fn tool(root: &Path) -> Result<PathBuf> {
-    let folder = yurt_workspace::target_dir(root)?.join("tools");
+    let target = yurt_workspace::target_dir(root)?.join("tools");
+    let folder = cargo_home().map_or_else(|| target.clone(), |home| home.join(TOOL));
     let tool = folder.join("bin/cargo-deny");
     if is_wanted(&tool) {
         return Ok(tool);
     }
-    let build = folder.join("build");
+    let build = target.join("build");
     let mut install = yurt_workspace::cargo();
     install
         .args([
@@ -92,11 +95,14 @@ fn is_version(said: &str) -> bool {
 }
 
 fn has_database() -> bool {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let entries = home.and_then(|home| std::fs::read_dir(home.join(DATABASES)).ok());
+    let entries = cargo_home().and_then(|home| std::fs::read_dir(home.join(DATABASES)).ok());
     // A fetch that failed leaves a lock file.
     entries.is_some_and(|entries| entries.flatten().any(|entry| entry.path().is_dir()))
+}
+
+fn cargo_home() -> Option<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")))
 }
 
 #[cfg(test)]

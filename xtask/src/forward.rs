@@ -36,6 +36,7 @@ pub(crate) const CHAOS: Forward = Forward::chaos("chaos");
 pub(crate) const LINKS: Forward = Forward::chaos("links");
 pub(crate) const BENCH: Forward = Forward::benchmark("bench");
 pub(crate) const BENCH_POOL: Forward = Forward::benchmark("bench-pool");
+pub(crate) const BENCH_HUB: Forward = Forward::benchmark("bench-hub");
 pub(crate) const SOAK: Forward = Forward::benchmark("soak");
 pub(crate) const SCALE: Forward = Forward::benchmark("scale");
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -52,6 +52,7 @@ pub(crate) struct DifferentialArgs {
 pub(crate) fn prepare() -> Result<()> {
     programs::build(Profile::Tests)?;
     build_kubernetes()?;
+    install_iptables();
     for (package, target) in ETCD_TESTS {
         let mut command = yurt_workspace::cargo();
         command.args(["test", "--package", package, "--test", target, "--no-run"]);
@@ -59,6 +60,25 @@ pub(crate) fn prepare() -> Result<()> {
     }
     // No test has an empty name: this compiles the tests and runs none.
     command::run(go()?.args(["test", "-run", "^$", "./..."]))
+}
+
+/// Installs iptables on a CI machine with apt-get. Elsewhere it is left to the user: without it, the test of kube-proxy's
+/// traffic is skipped.
+fn install_iptables() {
+    let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    if !is_ci || command::succeeds(Command::new("iptables").arg("--version")) {
+        return;
+    }
+    let apt_get = |args: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command
+            .args(["--quiet", "--yes", "--option=DPkg::Lock::Timeout=60"])
+            .args(args);
+        command::succeeds(command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()))
+    };
+    if !apt_get(&["update"]) || !apt_get(&["install", "--no-install-recommends", "iptables"]) {
+        println!("   iptables cannot be installed: TestKubeProxyTopology is skipped");
+    }
 }
 
 /// The interop step of `cargo xtask test`: all tests, or those whose name matches `filter`.

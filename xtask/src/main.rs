@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use forward::{Arguments, BENCH, BENCH_POOL, CHAOS, DEMO, LINKS, SCALE, SOAK};
+use forward::{Arguments, BENCH, BENCH_HUB, BENCH_POOL, CHAOS, DEMO, LINKS, SCALE, SOAK};
 
 /// Commands of the workspace.
 #[derive(Parser)]
@@ -62,6 +62,9 @@ enum Command {
     /// Measure a pool: leader loss, memory, events, starts, bytes from the cloud (minutes)
     #[command(disable_help_flag = true)]
     BenchPool(Arguments),
+    /// Measure a hub, direct access, a reverse proxy and OpenYurt's hubs (half an hour)
+    #[command(disable_help_flag = true)]
+    BenchHub(Arguments),
     /// Cut a pool off from its coordinator and the cloud, and report resources that grow
     #[command(disable_help_flag = true)]
     Soak(Arguments),
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => BENCH.replace(&args),
         Command::BenchPool(args) => BENCH_POOL.replace(&args),
+        Command::BenchHub(args) => BENCH_HUB.replace(&args),
         Command::Soak(args) => SOAK.replace(&args),
         Command::Scale(args) => SCALE.replace(&args),
         Command::Differential(args) => interop::differential(&args),

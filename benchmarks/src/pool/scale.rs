@@ -30,7 +30,7 @@ use crowd::{Counts, Crowd};
 /// Arguments of `cargo xtask scale`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Hubs of the pool, three of them real; needs about three open files for each
+    /// Hubs of the pool, three of them real; needs an open file for each
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(4..=10_000))]
     hubs: u32,
     /// Length of each measurement
@@ -57,7 +57,8 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/le
 /// # Errors
 /// When something could not be measured, a simulated hub was refused, or heartbeats were forwarded too late.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    raise_open_files(u64::from(args.hubs) * 4 + 1024)?;
+    // One connection per simulated hub, in this process and in the coordinator; the rest is for the real hubs.
+    raise_open_files(u64::from(args.hubs) + 4096)?;
     let bin_dir = args.programs.build()?;
     yurt_testbed::runtime()?.block_on(async {
         let dir = yurt_testbed::folder("scale", false)?;

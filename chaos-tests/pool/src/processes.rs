@@ -15,6 +15,7 @@
 //! * [`traffic`]: changes in the cloud;
 //! * [`local_writes`]: writes at the coordinators;
 //! * [`clients`] and [`history`]: events that clients received;
+//! * [`filtered`]: what clients with filters must hold;
 //! * [`heartbeats`][]: heartbeats;
 //! * [`mod@run`]: one run;
 //! * [`report`]: the final report; pure.
@@ -22,6 +23,7 @@
 mod clients;
 mod environment;
 mod faults;
+mod filtered;
 mod heartbeats;
 pub(crate) mod history;
 mod hostile;

@@ -20,6 +20,8 @@ const TOLD_MAX: usize = 5;
 pub enum Seen {
     /// A whole list at this RV: keys and RVs.
     List(u64, BTreeMap<String, u64>),
+    /// A watch from this RV began.
+    Watch(u64),
     /// ADDED or MODIFIED.
     Put {
         /// Namespace and name.
@@ -50,7 +52,7 @@ pub type History = Vec<Seen>;
 pub struct Truth {
     states: BTreeMap<String, BTreeMap<u64, Option<String>>>,
     /// Objects of the first list existed before the witness started.
-    from: u64,
+    pub(crate) from: u64,
     /// Changes that the witness missed, because it had to list again: RVs from the first to the second.
     gaps: Vec<(u64, u64)>,
 }
@@ -107,7 +109,7 @@ impl Truth {
                 },
                 Seen::Put { key, version, mark } => truth.add(key, *version, Some(mark.clone())),
                 Seen::Gone { key, version } => truth.add(key, *version, None),
-                Seen::Bookmark(_) | Seen::Error(_) => {}
+                Seen::Watch(_) | Seen::Bookmark(_) | Seen::Error(_) => {}
             }
             if let Seen::List(version, _)
             | Seen::Bookmark(version)
@@ -144,7 +146,7 @@ impl Truth {
         self.gaps.len()
     }
 
-    fn is_in_gap(&self, version: u64) -> bool {
+    pub(crate) fn is_in_gap(&self, version: u64) -> bool {
         self.gaps
             .iter()
             .any(|(first, last)| (*first..=*last).contains(&version))
@@ -175,7 +177,7 @@ impl Truth {
     }
 
     /// The mark of `key` at `version`; `None` when it did not exist.
-    fn at(&self, key: &str, version: u64) -> Option<&str> {
+    pub(crate) fn at(&self, key: &str, version: u64) -> Option<&str> {
         self.states.get(key)?.range(..=version).next_back()?.1.as_deref()
     }
 
@@ -186,20 +188,20 @@ impl Truth {
     }
 
     /// True if it was deleted, or may have been: it changed in a range that the witness missed.
-    fn was_deleted_after(&self, key: &str, version: u64) -> bool {
+    pub(crate) fn was_deleted_after(&self, key: &str, version: u64) -> bool {
         let states = self.states.get(key);
         let is_end = |(at, mark): (&u64, &Option<String>)| mark.is_none() || self.is_in_gap(*at);
         states.is_some_and(|states| states.range(version + 1..).any(is_end))
     }
 
     /// True if the cloud may have had this state of `key` at `version`.
-    fn may_have_had(&self, key: &str, version: u64, mark: &str) -> bool {
+    pub(crate) fn may_have_had(&self, key: &str, version: u64, mark: &str) -> bool {
         let had = self.at(key, version);
         had == Some(mark) || self.is_in_gap(version) && (had == Some(UNKNOWN) || !self.was_at(key, version))
     }
 
     /// Everything that existed at `version`.
-    fn alive_at(&self, version: u64) -> impl Iterator<Item = &String> {
+    pub(crate) fn alive_at(&self, version: u64) -> impl Iterator<Item = &String> {
         self.states.keys().filter(move |key| self.at(key, version).is_some())
     }
 }
@@ -207,12 +209,25 @@ impl Truth {
 // === impl Verdict ===
 
 impl Verdict {
+    pub(crate) fn require(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        self.checked += 1;
+        if !holds && self.violations.len() < TOLD_MAX {
+            self.violations.push(violation());
+        }
+    }
+
     /// Adds the results of another check.
     pub fn add(&mut self, other: Self) {
         self.checked += other.checked;
         self.bookmarks += other.bookmarks;
         self.violations.extend(other.violations);
     }
+}
+
+/// The last list or event of a history.
+#[must_use]
+pub fn last_received(history: &[Seen]) -> Option<&Seen> {
+    history.iter().rfind(|seen| !matches!(seen, Seen::Watch(_)))
 }
 
 /// Checks one client's history, with at most `lists_max` lists.
@@ -299,6 +314,7 @@ impl<'a> Replay<'a> {
             Seen::Put { key, version, mark } => self.put(key, *version, mark),
             Seen::Gone { key, version } => self.gone(key, *version),
             Seen::Bookmark(version) => self.bookmark(*version),
+            Seen::Watch(_) => {}
             // The stream ends or the client lists again, which is counted there.
             Seen::Error(code) => self.require(matches!(code, 410 | 500 | 503 | 504), || format!("ERROR {code}")),
         }

@@ -51,6 +51,7 @@ fn agrees(seen: &Seen, replay: &Replay<'_>, ended: u64) -> bool {
     match seen {
         Seen::Bookmark(version) => (replay.position..=ended).contains(version),
         Seen::List(version, objects) => (replay.position..=ended).contains(version) && *objects == replay.held,
+        Seen::Watch(_) => true,
         Seen::Put { .. } | Seen::Gone { .. } | Seen::Error(_) => false,
     }
 }

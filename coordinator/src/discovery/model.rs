@@ -73,7 +73,7 @@ fn subresources(resource: &Resource) -> Vec<Subresource> {
         group_version: known.group_version,
         verbs: known.verbs,
     }));
-    all.sort_by_key(|subresource| subresource.name);
+    all.sort_unstable_by_key(|subresource| subresource.name);
     all
 }
 
@@ -97,13 +97,13 @@ pub(super) fn groups(registry: &Registry) -> Vec<Group> {
     for kind in &reviews::KINDS {
         add(kind.group, reviews::VERSION, Entry::of_review(kind));
     }
-    groups.sort_by(|a, b| {
+    groups.sort_unstable_by(|a, b| {
         let by_version = || compare_versions(&a.version, &b.version);
         a.name.cmp(&b.name).then_with(by_version)
     });
     groups
         .iter_mut()
-        .for_each(|group| group.resources.sort_by(|a, b| a.plural.cmp(&b.plural)));
+        .for_each(|group| group.resources.sort_unstable_by(|a, b| a.plural.cmp(&b.plural)));
     groups
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::time::BootTime;
 use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 
@@ -53,7 +54,7 @@ impl PoolCollections {
     /// The collections of `replicas`.
     pub(crate) fn new(replicas: impl Iterator<Item = Arc<Replica>>) -> Self {
         let named = |replica: Arc<Replica>| (replica.name().to_owned(), Arc::new(PoolCollection::new(replica)));
-        Self(RwLock::new(Arc::new(replicas.map(named).collect())))
+        Self(RwLock::new(Arc::new(inserted(replicas.map(named)))))
     }
 
     /// The collection called `name`.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use yurt_apimachinery::Object;
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::watch::EventType;
 use yurt_pool_protocol::feed::decode;
 use yurt_pool_protocol::feed::events::{apply, next, read_events};
@@ -72,7 +73,7 @@ impl Feed {
         if collection.name() != members::COLLECTION || events.is_empty() {
             return Ok(());
         }
-        let mut names: BTreeSet<&str> = held.objects().map(Object::name).collect();
+        let mut names: BTreeSet<&str> = inserted(held.objects().map(Object::name));
         for (event_type, object) in events {
             match event_type {
                 EventType::Deleted => names.remove(object.name()),

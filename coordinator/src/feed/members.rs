@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use yurt_apimachinery::ObjectKey;
+use yurt_apimachinery::collecting::inserted;
 use yurt_collection::Collection;
 use yurt_pool_protocol::feed::Refusal;
 use yurt_pool_protocol::members::COLLECTION;
@@ -115,12 +116,11 @@ fn read_file(path: &Path) -> Result<BTreeSet<String>, String> {
 /// Names separated by commas or line ends; `#` begins a comment.
 fn names(text: &str) -> BTreeSet<String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-    lines
+    let names = lines
         .flat_map(|line| line.split(','))
         .map(str::trim)
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect()
+        .filter(|name| !name.is_empty());
+    inserted(names.map(str::to_owned))
 }
 
 // === impl Basis ===

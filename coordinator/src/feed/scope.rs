@@ -8,10 +8,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tokio::sync::watch;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::pool_scope::{Problem, RESOURCES_MAX, SharedResource};
 use yurt_pool_protocol::feed::{Refusal, ScopeStatus, decode};
 use yurt_pool_protocol::fence::Claim;
 use yurt_pool_protocol::members;
+use yurt_pool_protocol::pool_scope::{Problem, RESOURCES_MAX, SharedResource};
 use yurt_storage::kinds::Kinds;
 use yurt_storage::{Action, Durability, Expect, Op, StorageError};
 
@@ -194,7 +194,7 @@ impl Feed {
         let _one = self.scope.changing().await;
         let mut wanted = Vec::new();
         for resource in self.scope.added() {
-            match kinds.shared(&resource) {
+            match kinds.shared(&resource.custom_kind()) {
                 Ok(kind) => wanted.push(kind),
                 Err(error) => tracing::error!(%error, resource = resource.name(), "Failed to share resource"),
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::pool_scope::SharedResource;
+use yurt_pool_protocol::pool_scope::SharedResource;
 
 use crate::app::App;
 use crate::authn::User;

@@ -11,7 +11,6 @@
 //! |---|---|
 //! | [`gvr`] | names of types |
 //! | [`kind`], [`json_path`] | description of a resource, the built-in resources, and the paths of columns |
-//! | [`pool_scope`] | resources a pool shares in addition to those every pool shares |
 //! | [`resource_version`] | resource versions and their issuers |
 //! | [`quantity`] | parsing and formatting of amounts of resources |
 //! | [`query`] | decoding of query parameters |
@@ -23,6 +22,7 @@
 //! | [`list`], [`watch`] | objects in lists, and as events |
 //! | [`status`] | form of failures |
 //! | [`meta`], [`values`] | validation of metadata and of single values |
+//! | [`collecting`] | small maps and sets |
 //! | [`text`], [`nesting`] | Go's notation in messages, Go's limit of nesting |
 //! | [`time`], [`lease`], [`event`] | formats of times, the spec of a Lease, the two views of an event |
 //!
@@ -46,6 +46,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod collecting;
 pub mod event;
 pub mod gvr;
 pub mod json_path;
@@ -58,7 +59,6 @@ pub mod meta;
 pub mod nesting;
 pub mod object;
 pub mod options;
-pub mod pool_scope;
 pub mod quantity;
 pub mod query;
 pub mod request_info;

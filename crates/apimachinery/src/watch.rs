@@ -46,6 +46,12 @@ impl EventType {
             Self::Error => "ERROR",
         }
     }
+
+    /// The type with this name in frames; `None` if there is none.
+    fn parse(name: &[u8]) -> Option<Self> {
+        let all = [Self::Added, Self::Modified, Self::Deleted, Self::Bookmark, Self::Error];
+        all.into_iter().find(|one| one.as_str().as_bytes() == name)
+    }
 }
 
 impl fmt::Display for EventType {

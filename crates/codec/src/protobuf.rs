@@ -22,6 +22,7 @@ mod cursor;
 mod decode;
 mod encode;
 mod envelope;
+mod replace;
 mod wire;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod tests;
 pub use decode::decode;
 pub use encode::{Encoded, encode};
 pub use envelope::{Envelope, PREFIX, envelope, envelope_head, frame};
+pub use replace::replace_text;
 
 pub(crate) use wire::{field_len, put_field};
 

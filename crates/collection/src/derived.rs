@@ -2,8 +2,8 @@
 //!
 //! A view also changes when an input of its filters does, and such a change has no RV of its own. [`Collection::revise`]
 //! publishes it at the present position `C`: no later event has a lower RV. Readers that are behind receive it in RV
-//! order, because the revised objects carry `C`. For a reader that resumes, a number up to the last revision does not
-//! show what it knows, so it receives everything, as after a change of the generation (`timeline`).
+//! order, because the revised objects carry `C`. A reader that resumes at or below the last revision may know other
+//! content under its RV. It receives everything, as after a change of the generation (`timeline`).
 //!
 //! ```text
 //!   floor ───── revised up to ───── C        below floor 410 · up to "revised" receives everything · above it by number
@@ -36,8 +36,8 @@ pub(super) struct Derived {
     revisions: u64,
     /// Keys to send again under the next position.
     again: BTreeSet<ObjectKey>,
-    /// Objects of the source that the view hides, with the RV at which it hid them, and from which RV on a reader may know
-    /// them. No budget applies: there are at most as many as objects in the source.
+    /// Objects of the source that the view hides: the RV at which it hid each, and the RV from which on a reader may know
+    /// it. No budget applies: there are at most as many as objects in the source.
     withheld: BTreeMap<ObjectKey, Withheld>,
 }
 

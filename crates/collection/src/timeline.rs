@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
@@ -178,8 +179,8 @@ impl Collection {
         }
         let ranges = self.ranges.iter().map(|range| &range.object);
         let buried = self.previous.iter().chain(self.tombstones.values()).chain(ranges);
-        let known: BTreeMap<&ObjectKey, &Object> = buried.chain(self.objects()).map(|o| (o.key(), o)).collect();
-        let listed: BTreeMap<&ObjectKey, &str> = list.iter().map(|o| (o.key(), o.uid())).collect();
+        let known: BTreeMap<&ObjectKey, &Object> = inserted(buried.chain(self.objects()).map(|o| (o.key(), o)));
+        let listed: BTreeMap<&ObjectKey, &str> = inserted(list.iter().map(|o| (o.key(), o.uid())));
         let is_gone = |(key, object): &(&ObjectKey, &Object)| listed.get(key) != Some(&object.uid());
         let gone = known.into_iter().filter(is_gone);
         (high, gone.map(|(_, object)| object.clone()).collect())

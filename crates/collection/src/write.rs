@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
@@ -118,7 +119,7 @@ impl Collection {
                 position: self.position,
             });
         }
-        let listed: BTreeSet<&ObjectKey> = list.iter().map(Object::key).collect();
+        let listed: BTreeSet<&ObjectKey> = inserted(list.iter().map(Object::key));
         let held = self.objects.iter().filter(|(key, _)| !listed.contains(key));
         let mut step: Vec<_> = held
             .map(|(_, live)| (EventType::Deleted, live.object.clone()))

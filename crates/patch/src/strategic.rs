@@ -19,6 +19,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::json_text;
 use yurt_apimachinery::status::Status;
 use yurt_apimachinery::text::{go_quote, go_value};
@@ -311,7 +312,7 @@ fn without_directives(value: Value) -> Option<Value> {
             let kept = members
                 .into_iter()
                 .filter_map(|(key, value)| Some((key, without_directives(value)?)));
-            Some(Value::Object(kept.collect()))
+            Some(Value::Object(inserted(kept)))
         }
         Value::Array(items) => Some(items.into_iter().filter_map(without_directives).collect()),
         scalar => Some(scalar),

@@ -8,7 +8,8 @@
 //!   a leader continues from the coordinator's state.
 //! * [`source`] and [`cloud_fallback`]: where a hub's replicas come from; [`history`]: whether the cloud still has their
 //!   history; [`partial_list`]: a first list over a thin link.
-//! * [`heartbeat`]: the lease renewals that leave a hub; [`members`]: the nodes of the pool.
+//! * [`heartbeat`]: the lease renewals that leave a hub; [`members`]: the nodes of the pool; [`pool_scope`]: the resources
+//!   that it shares.
 //! * [`names`]: paths, headers, namespaces.
 
 pub mod cloud_fallback;
@@ -22,5 +23,6 @@ pub mod members;
 pub mod names;
 pub mod partial_list;
 pub mod penalties;
+pub mod pool_scope;
 pub mod resume;
 pub mod source;

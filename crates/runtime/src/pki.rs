@@ -21,7 +21,7 @@ mod secret_file;
 mod tests;
 
 pub use request::RequestKey;
-pub use secret_file::{write_public, write_secret};
+pub use secret_file::{make_folder, write_public, write_secret};
 
 /// A certificate authority with its key.
 pub struct CertificateAuthority {

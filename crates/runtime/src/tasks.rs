@@ -24,6 +24,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -209,10 +210,14 @@ impl TaskGroup {
     }
 
     fn start(&self, name: &'static str, importance: Importance, future: impl Future<Output = ()> + Send + 'static) {
+        self.start_boxed(name, importance, Box::pin(future));
+    }
+
+    /// Starts a task of one type, so that a program contains the runtime's code for tasks only once.
+    fn start_boxed(&self, name: &'static str, importance: Importance, future: BoxFuture<'static, ()>) {
         let group = self.clone();
         let running = Running::enter(self, name);
-        // Boxed: the block below would contain it twice, as a capture and as the awaited future.
-        let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
+        let mut future = AssertUnwindSafe(future).catch_unwind();
         let task = async move {
             let ended = tokio::select! {
                 biased;

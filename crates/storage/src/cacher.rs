@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{GroupResource, Object, ObjectKey, ResourceKind, ResourceVersion};
@@ -47,7 +48,7 @@ impl Cacher {
             (kind.group_resource().to_string(), Arc::new(collection))
         };
         Self {
-            collections: RwLock::new(kinds.into_iter().map(named).collect()),
+            collections: RwLock::new(inserted(kinds.into_iter().map(named))),
             progress,
             known_from: AtomicU64::new(u64::MAX),
         }

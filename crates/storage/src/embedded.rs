@@ -33,6 +33,7 @@ mod format;
 mod ledger;
 mod mark;
 mod open;
+mod packed;
 pub mod replicas;
 mod rows;
 mod tables;

@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 use yurt_apimachinery::ResourceKind;
 use yurt_apimachinery::kind::CustomKind;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::pool_scope::SharedResource;
 
 /// Maximum number of kinds and versions kept in the life of a process; each edit of one adds one.
 pub const KEPT_MAX: usize = 10_000;
@@ -19,10 +18,10 @@ pub const SHARED_MAX: usize = 1_000;
 /// Everything learned so far.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    // Locked inside of `told`, and inside of no other lock.
+    // Locked inside of `of_leaders`, and inside of no other lock.
     kept: Mutex<HashMap<CustomKind, &'static ResourceKind>>,
     // Number of those named by a leader. Lock order: this first, then `kept`.
-    told: Mutex<usize>,
+    of_leaders: Mutex<usize>,
 }
 
 /// The process has learned [`KEPT_MAX`] kinds, or [`SHARED_MAX`] from a leader.
@@ -52,27 +51,27 @@ impl Kinds {
         Ok(new)
     }
 
-    fn keep_told(&self, kind: &CustomKind) -> Result<&'static ResourceKind, TooManyKinds> {
-        let mut told = self.told.lock();
+    fn keep_of_leader(&self, kind: &CustomKind) -> Result<&'static ResourceKind, TooManyKinds> {
+        let mut of_leaders = self.of_leaders.lock();
         if self.kept.lock().contains_key(kind) {
             return self.keep(kind);
         }
-        if *told == SHARED_MAX {
+        if *of_leaders == SHARED_MAX {
             return Err(TooManyKinds);
         }
         let kept = self.keep(kind)?;
-        *told += 1;
+        *of_leaders += 1;
         Ok(kept)
     }
 
-    /// Returns the kind of a shared resource: the built-in one if there is one.
+    /// Returns the kind of a resource that a pool's leader names: the built-in one if there is one.
     ///
     /// # Errors
     /// [`TooManyKinds`] for one that is new, once a leader has named [`SHARED_MAX`].
-    pub fn shared(&self, resource: &SharedResource) -> Result<&'static ResourceKind, TooManyKinds> {
-        match find_kind(&resource.group, &resource.resource) {
+    pub fn shared(&self, kind: &CustomKind) -> Result<&'static ResourceKind, TooManyKinds> {
+        match find_kind(&kind.group, &kind.plural) {
             Some(builtin) => Ok(builtin),
-            None => self.keep_told(&resource.custom_kind()),
+            None => self.keep_of_leader(kind),
         }
     }
 }
@@ -81,15 +80,20 @@ impl Kinds {
 mod tests {
     use super::*;
 
-    fn told(number: usize) -> SharedResource {
-        SharedResource {
+    fn widgets(number: usize) -> CustomKind {
+        CustomKind {
             group: "example.com".to_owned(),
             version: "v1".to_owned(),
-            resource: format!("widgets{number}"),
+            plural: format!("widgets{number}"),
             singular: String::new(),
             kind: "Widget".to_owned(),
             list_kind: "WidgetList".to_owned(),
             namespaced: true,
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            fields: Vec::new(),
+            columns: Vec::new(),
+            has_status: false,
         }
     }
 
@@ -97,13 +101,10 @@ mod tests {
     fn leaders_use_up_no_kinds_of_others_by_changing_what_is_shared() {
         let kinds = Kinds::default();
         for number in 0..SHARED_MAX {
-            assert!(kinds.shared(&told(number)).is_ok(), "{number}");
+            assert!(kinds.shared(&widgets(number)).is_ok(), "{number}");
         }
-        assert_eq!(kinds.shared(&told(SHARED_MAX)), Err(TooManyKinds));
-        assert!(kinds.shared(&told(7)).is_ok(), "known ones come and go");
-        assert!(
-            kinds.keep(&told(SHARED_MAX).custom_kind()).is_ok(),
-            "files may declare more"
-        );
+        assert_eq!(kinds.shared(&widgets(SHARED_MAX)), Err(TooManyKinds));
+        assert!(kinds.shared(&widgets(7)).is_ok(), "known ones come and go");
+        assert!(kinds.keep(&widgets(SHARED_MAX)).is_ok(), "files may declare more");
     }
 }

@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_collection::{Collection, Dirty};
 
@@ -183,7 +184,7 @@ impl Replicas {
             |(name, kind): &(String, &'static ResourceKind)| (name.clone(), Arc::new(Replica::new(name, kind, true)));
         Self {
             store: Store::Shared(Arc::new(SharedStore::new(storage))),
-            replicas: RwLock::new(Arc::new(kinds.iter().map(replica).collect())),
+            replicas: RwLock::new(Arc::new(inserted(kinds.iter().map(replica)))),
             committing: Arc::default(),
         }
     }

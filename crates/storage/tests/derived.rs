@@ -520,7 +520,10 @@ impl World {
         for (n, client) in self.clients.iter_mut().enumerate() {
             while client.take(&self.hub.view, &self.filter).await {}
             assert_eq!(client.store, wanted, "store of client {n} at {} of {at}", client.at);
-            assert_eq!(client.handled, expected, "what the handlers of client {n} were told");
+            assert_eq!(
+                client.handled, expected,
+                "objects that the handlers of client {n} received"
+            );
         }
     }
 }

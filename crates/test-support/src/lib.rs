@@ -8,6 +8,7 @@
 //! ```
 
 pub mod etcd;
+pub mod fault_fs;
 mod files;
 pub mod golden;
 mod growth;

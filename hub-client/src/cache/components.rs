@@ -20,6 +20,8 @@ const BUILT_IN: [&str; 8] = [
     "yurthub",
     "leader-yurthub",
 ];
+/// Maximum number of unusable entries that are kept with their reasons; the others are counted.
+const PROBLEMS_MAX: usize = 100;
 /// Tools of people. Their selections are seldom read again; `*` does not include them, and their own names do not either.
 const NEVER: [&str; 5] = ["kubectl", "k9s", "helm", "curl", "wget"];
 
@@ -38,7 +40,7 @@ impl Components {
     /// entry.
     #[must_use]
     pub fn parse(text: Option<&str>) -> Self {
-        let mut read = Self::default();
+        let (mut read, mut more) = (Self::default(), 0_usize);
         let names = text.unwrap_or_default().split(',').map(str::trim);
         for name in names.filter(|name| !name.is_empty()) {
             let why = match name {
@@ -52,9 +54,14 @@ impl Components {
                 _ => None,
             };
             match why {
+                Some(_) if read.problems.len() >= PROBLEMS_MAX => more += 1,
                 Some(why) => read.problems.push(format!("{CONFIG_KEY} {:?}: {why}", shortened(name))),
                 None => drop(read.added.insert(name.to_owned())),
             }
+        }
+        if more > 0 {
+            read.problems
+                .push(format!("{CONFIG_KEY}: {more} more entries are not used"));
         }
         read
     }
@@ -120,5 +127,12 @@ mod tests {
             Components::parse(Some(&many.join(","))).problems().len(),
             300 - ADDED_MAX
         );
+    }
+
+    #[test]
+    fn unusable_entries_take_bounded_memory() {
+        let components = Components::parse(Some(&"A,".repeat(100_000)));
+        assert_eq!(components.problems().len(), PROBLEMS_MAX + 1);
+        assert!(components.problems()[PROBLEMS_MAX].contains("99900 more"));
     }
 }

@@ -47,7 +47,7 @@ pub struct Entry {
     is_awaited: AtomicBool,
     readers: watch::Sender<Readers>,
     used: Mutex<Instant>,
-    /// True if a caller with the node's identity uses it, or a process before this one stored it.
+    /// True if it is filled with the node's rights alone; else with those of any reader.
     is_of_node: bool,
 }
 
@@ -98,7 +98,9 @@ impl Entry {
         self.state.borrow().0
     }
 
-    pub(super) fn is_of_node(&self) -> bool {
+    /// True if it is filled with the node's rights alone. Any other one shows the node only what it may read itself.
+    #[must_use]
+    pub fn is_of_node(&self) -> bool {
         self.is_of_node
     }
 
@@ -142,6 +144,16 @@ impl Entry {
         }
     }
 
+    /// Waits until the cloud confirmed the data. The caller bounds the time.
+    pub async fn live(&self) {
+        // The sender is in `self`.
+        let _ = self
+            .state
+            .subscribe()
+            .wait_for(|(state, _)| *state == StreamState::Live)
+            .await;
+    }
+
     /// Records a reader whose rights the cloud confirmed. A credential that it refused for this selection counts again
     /// only once it `has_answered` a request of it.
     pub fn accept(&self, reader: &Reader, has_answered: bool) {
@@ -176,11 +188,12 @@ impl Entry {
         });
     }
 
-    /// Waits for a credential that the cloud did not refuse: the node's own, or the newest token.
+    /// Waits for a reader, and for a credential that may fill the selection and that the cloud did not refuse: the node's
+    /// own, or the newest token.
     pub(super) async fn reader(&self) -> Reader {
         let mut readers = self.readers.subscribe();
         loop {
-            if let Some(reader) = readers.borrow_and_update().best() {
+            if let Some(reader) = readers.borrow_and_update().best(self.is_of_node) {
                 return reader;
             }
             // The sender is in `self`.
@@ -212,12 +225,14 @@ impl Entry {
 // === impl Readers ===
 
 impl Readers {
-    fn best(&self) -> Option<Reader> {
-        if self.node == Some(Known::Accepted) {
-            return Some(Reader::Node);
-        }
+    fn best(&self, is_of_node: bool) -> Option<Reader> {
         let token = self.token.as_ref().filter(|(_, known)| *known == Known::Accepted);
-        token.map(|(token, _)| Reader::Token(token.clone()))
+        match self.node {
+            Some(Known::Accepted) => Some(Reader::Node),
+            None if is_of_node && token.is_some() => Some(Reader::Node),
+            Some(Known::Refused) if is_of_node => None,
+            _ => token.map(|(token, _)| Reader::Token(token.clone())),
+        }
     }
 }
 
@@ -259,6 +274,20 @@ mod tests {
         assert!(now(&entry) == Some(Reader::Node));
         entry.refuse(&Reader::Node);
         assert!(now(&entry) == Some(token("Bearer b")), "it may still read");
+    }
+
+    #[test]
+    fn selection_of_the_node_is_filled_with_its_rights_alone() {
+        let folder = TestDir::new();
+        let Entry { key, replica, .. } = entry(&folder);
+        let entry = Entry::new(key, replica, true);
+        assert!(now(&entry).is_none(), "nothing reads it");
+        entry.accept(&token("Bearer a"), false);
+        assert!(now(&entry) == Some(Reader::Node));
+        entry.refuse(&Reader::Node);
+        assert!(now(&entry).is_none(), "no token fills it");
+        entry.accept(&Reader::Node, true);
+        assert!(now(&entry) == Some(Reader::Node));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use yurt_pool_protocol::cloud_fallback::Begin;
 use yurt_pool_protocol::source::Source;
 
@@ -16,6 +16,19 @@ use crate::replicas::follower::{Backoff, after_oversized};
 use crate::replicas::reflector::{Reflector, Selected, StreamEnd};
 use crate::upstream::Cloud;
 
+/// Maximum streams of the node's selections that begin at the same time. When the cloud comes back, hundreds resume; each
+/// waits until one of these is confirmed or has failed.
+const BEGINNING_MAX: usize = 32;
+/// The same for selections that are read with tokens. A server that does not answer pods delays nothing of the node.
+const BEGINNING_OF_TOKENS_MAX: usize = 8;
+
+/// Bounds the streams that begin at the same time. Clones share the bounds.
+#[derive(Clone)]
+pub(super) struct Turns {
+    node: Arc<Semaphore>,
+    tokens: Arc<Semaphore>,
+}
+
 /// Keeps one selection up to date.
 pub(super) struct Following {
     pub(super) entry: Arc<Entry>,
@@ -24,6 +37,31 @@ pub(super) struct Following {
     pub(super) reach: watch::Receiver<CloudReach>,
     /// Wakes the cloud's prober.
     pub(super) wake: Arc<Notify>,
+    /// Bound of the streams that begin; `None` for what keeps the node running.
+    pub(super) turns: Option<Turns>,
+}
+
+// === impl Turns ===
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            node: Arc::new(Semaphore::new(BEGINNING_MAX)),
+            tokens: Arc::new(Semaphore::new(BEGINNING_OF_TOKENS_MAX)),
+        }
+    }
+}
+
+impl Turns {
+    /// Waits for the turn of a stream with the rights of `reader`, in the order of the calls.
+    async fn turn(&self, reader: &Reader) -> Option<OwnedSemaphorePermit> {
+        let bound = match reader {
+            Reader::Node => &self.node,
+            Reader::Token(_) => &self.tokens,
+        };
+        // Nothing closes it.
+        bound.clone().acquire_owned().await.ok()
+    }
 }
 
 // === impl Following ===
@@ -35,18 +73,23 @@ impl Following {
         let name = self.entry.replica().name().to_owned();
         loop {
             let reader = self.entry.reader().await;
-            let is_there = |reach: &CloudReach| reach.failed_probes.unwrap_or(0) == 0;
-            if self.reach.wait_for(is_there).await.is_err() {
+            if self.reach.wait_for(|reach| !reach.is_failing()).await.is_err() {
                 return;
             }
+            let mut turn = match &self.turns {
+                Some(turns) => turns.turn(&reader).await,
+                None => None,
+            };
             let (confirm, confirmed) = oneshot::channel();
             // The selection goes on at another server, if there is one.
             let down = self.cloud.server().availability.down();
-            let stream = self.reflector(&reader, confirm).run(begin);
+            // Boxed: this task would contain it three times, and there are hundreds of tasks.
+            let stream = Box::pin(self.reflector(&reader, confirm).run(begin));
             let mut stream = pin!(async { down.run_until_cancelled(stream).await.unwrap_or(StreamEnd::Closed) });
             let ended = tokio::select! {
                 biased;
                 Ok(()) = confirmed => {
+                    turn.take();
                     (begin, backoff) = (Begin::Resume, Backoff::default());
                     self.data.sources().confirmed(&name, Source::Cloud);
                     self.data.failures().works(&name);
@@ -55,6 +98,7 @@ impl Following {
                 }
                 ended = &mut stream => ended,
             };
+            drop(turn);
             let pause = self.after(&name, &reader, ended, &mut begin, &mut backoff);
             let comes_back = async {
                 // The sender lives as long as the hub.
@@ -70,14 +114,14 @@ impl Following {
     fn reflector(&self, reader: &Reader, confirm: oneshot::Sender<()>) -> Reflector {
         let place = self.cloud.current();
         let server = self.cloud.at(place);
-        let (client, authorization) = match reader {
-            Reader::Node => (&server.streams, None),
-            Reader::Token(token) => (&server.token_streams, Some(token.clone())),
+        let (lane, authorization) = match reader {
+            Reader::Node => (&server.selections, None),
+            Reader::Token(token) => (&server.token_selections, Some(token.clone())),
         };
         let (key, replica) = (self.entry.key(), self.entry.replica());
         Reflector {
             source: Source::Cloud,
-            client: client.clone(),
+            client: server.streams.clone(),
             place,
             replica: replica.clone(),
             data: self.data.clone(),
@@ -91,6 +135,7 @@ impl Following {
                 path: key.path(),
                 query: key.query(),
                 authorization,
+                lane: lane.clone(),
             }),
         }
     }

@@ -1,12 +1,13 @@
 //! Key of a cached selection: group, version, resource, namespace, label selector and field selector. Pure.
 //!
-//! The name of its replica is the path and query of its own list, escaped. For a kind that is not built in, the names of
-//! the kind follow. So the names on the disk are the record of what is cached.
+//! The name of its replica is the path and query of its own list, escaped. The names of a kind that is not built in
+//! follow, then a mark if it is filled with the rights of tokens. So the names on the disk are the record of what is
+//! cached, and with whose rights.
 
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{FieldSelector, GroupVersionResource, LabelSelector, RequestInfo, ResourceKind, Verb};
+use yurt_pool_protocol::pool_scope::SharedResource;
 
 use crate::replicas::listing::escaped;
 
@@ -14,6 +15,8 @@ use crate::replicas::listing::escaped;
 pub const NAME_MAX: usize = 1024;
 /// Separates the selection from the names of its kind; selections have it escaped.
 const KIND: char = '#';
+/// Last part of the name of a selection that is filled with the rights of callers with tokens.
+const OF_TOKENS: &str = "#tokens";
 /// Groups whose resources are answers rather than state.
 const ANSWERS: [&str; 5] = [
     "authentication.k8s.io",
@@ -136,9 +139,10 @@ impl Key {
         find_kind(&self.gvr.group, &self.gvr.resource).filter(|kind| kind.version == self.gvr.version)
     }
 
-    /// Name of its replica; `about` describes a kind that is not built in. `None` if it would be too long.
+    /// Name of its replica; `about` describes a kind that is not built in. A replica that `is_of_node` is filled with the
+    /// node's rights, any other one with those of tokens. `None` if the name would be too long.
     #[must_use]
-    pub fn name(&self, about: Option<&SharedResource>) -> Option<String> {
+    pub fn name(&self, about: Option<&SharedResource>, is_of_node: bool) -> Option<String> {
         let mut name = self.text();
         if let Some(about) = about {
             let scope = if about.namespaced { "namespaced" } else { "cluster" };
@@ -147,12 +151,22 @@ impl Key {
                 name.push_str(&escaped(part));
             }
         }
+        if !is_of_node {
+            name.push_str(OF_TOKENS);
+        }
         (name.len() <= NAME_MAX).then_some(name)
+    }
+
+    /// True if the replica of this name is filled with the node's rights.
+    #[must_use]
+    pub fn is_of_node(name: &str) -> bool {
+        !name.ends_with(OF_TOKENS)
     }
 
     /// Reads a name; `None` for a text that names nothing.
     #[must_use]
     pub fn parse(name: &str) -> Option<(Self, Option<SharedResource>)> {
+        let name = name.strip_suffix(OF_TOKENS).unwrap_or(name);
         let mut parts = name.split(KIND);
         let text = parts.next()?;
         let (path, query) = text
@@ -292,7 +306,7 @@ mod tests {
     fn hostile_texts_stay_inside_of_their_part_of_a_name() {
         let uri = "/api/v1/namespaces/a%23b%3Fc%26d/pods?labelSelector=x+in+(a,b)&fieldSelector=spec.nodeName%3D..%2F%23%00%26watch";
         let hostile = key(uri).expect("a key");
-        let name = hostile.name(None).expect("a name");
+        let name = hostile.name(None, true).expect("a name");
         assert!(
             name.bytes().all(|byte| byte.is_ascii_graphic()) && !name.contains('#'),
             "{name}"
@@ -314,8 +328,11 @@ mod tests {
             list_kind: "WidgetList".into(),
             namespaced: true,
         };
-        let name = widgets.name(Some(&about)).expect("a name");
-        assert_eq!(Key::parse(&name), Some((widgets.clone(), Some(about))));
+        let name = widgets.name(Some(&about), true).expect("a name");
+        assert_eq!(Key::parse(&name), Some((widgets.clone(), Some(about.clone()))));
+        let of_tokens = widgets.name(Some(&about), false).expect("a name");
+        assert_eq!(Key::parse(&of_tokens), Some((widgets.clone(), Some(about))));
+        assert!(Key::is_of_node(&name) && !Key::is_of_node(&of_tokens));
         assert_eq!(Key::parse(&widgets.text()), None, "its kind is unknown");
         for nonsense in [
             "",

@@ -12,26 +12,25 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_apimachinery::{GroupVersionResource, ObjectKey, RequestInfo, ResourceKind};
 use yurt_collection::Collection;
+use yurt_pool_protocol::pool_scope::SharedResource;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::{APPLICATION_JSON, empty};
 use yurt_storage::kinds::Kinds;
 
 use super::entry::{Entry, Reader, StreamState};
-use super::follow::Following;
+use super::follow::{Following, Turns};
 use super::key::{Cover, Key};
 use crate::health::CloudReach;
 use crate::pool::scope::discover::{discovered, group_path};
 use crate::replicas::{CACHED, PoolData, budget};
 use crate::upstream::{Cloud, in_words};
 
-/// Maximum number of selections. Each is a stream of the connection that carries pool data, too, and kube-apiserver accepts
-/// 250 streams per connection. Above that, streams of pool data would wait.
-pub const SELECTIONS_MAX: usize = 200;
+/// Maximum number of selections. A kubelet with 110 pods has 300 to 700: each Secret and ConfigMap of its pods is one.
+pub const SELECTIONS_MAX: usize = 2_000;
 /// Maximum number of selections that only callers with a token of their own use. The others are the node's.
-pub const SELECTIONS_OF_TOKENS_MAX: usize = 64;
+pub const SELECTIONS_OF_TOKENS_MAX: usize = 640;
 /// Time without a reader after which a selection is dropped. Time without the cloud does not count.
 pub const IDLE_MAX: Duration = Duration::from_secs(3600);
 /// The same for a selection that was never complete.
@@ -72,6 +71,7 @@ struct Shared {
     entries: Mutex<BTreeMap<String, Arc<Entry>>>,
     /// Descriptions of the kinds that are not built in. Held during a request, so that each is requested once.
     described: tokio::sync::Mutex<HashMap<GroupVersionResource, SharedResource>>,
+    turns: Turns,
 }
 
 // === impl Cache ===
@@ -85,6 +85,7 @@ impl Cache {
             kinds: Kinds::default(),
             entries: Mutex::default(),
             described: tokio::sync::Mutex::default(),
+            turns: Turns::default(),
         }))
     }
 
@@ -131,7 +132,7 @@ impl Cache {
         if let Some(about) = about {
             self.0.described.lock().await.insert(key.gvr().clone(), about);
         }
-        let entry = Arc::new(Entry::new(key, replica, true));
+        let entry = Arc::new(Entry::new(key, replica, Key::is_of_node(name)));
         self.0.entries.lock().insert(text, entry.clone());
         self.follow(entry);
         Ok(())
@@ -154,9 +155,9 @@ impl Cache {
             return Ok(entry);
         }
         let about = self.describe_kind(key, reader).await?;
-        let name = key.name(about.as_ref()).ok_or("its name is too long")?;
-        let kind = self.kind(key, about.as_ref())?;
         let (text, is_of_node) = (key.text(), *reader == Reader::Node);
+        let name = key.name(about.as_ref(), is_of_node).ok_or("its name is too long")?;
+        let kind = self.kind(key, about.as_ref())?;
         let (entry, is_new) = {
             let mut entries = self.0.entries.lock();
             match entries.get(&text) {
@@ -178,12 +179,14 @@ impl Cache {
     }
 
     /// The complete selection that knows most about one object. Of several the one at the highest position; of those with
-    /// the same the first by name.
+    /// the same the first by name. For the node only those that are filled with its rights: it may have no right to the
+    /// others.
     #[must_use]
-    pub fn covering(&self, info: &RequestInfo, name: &str) -> Option<Arc<Entry>> {
+    pub fn covering(&self, info: &RequestInfo, name: &str, for_node: bool) -> Option<Arc<Entry>> {
         let (gvr, entries) = (info.gvr(), self.0.entries.lock());
         let mut best: Option<(_, &Arc<Entry>)> = None;
-        for entry in entries.values().filter(|entry| entry.replica().is_served()) {
+        let may_read = |entry: &&Arc<Entry>| entry.replica().is_served() && (entry.is_of_node() || !for_node);
+        for entry in entries.values().filter(may_read) {
             let held = entry.replica().collection();
             let namespace = info.namespace.as_deref().filter(|_| held.kind().namespaced);
             let cover = entry.key().cover(&gvr, namespace, name);
@@ -307,7 +310,7 @@ impl Cache {
             Reader::Node => &server.streams,
             Reader::Token(token) => {
                 request.headers_mut().insert(AUTHORIZATION, token.clone());
-                &server.token_streams
+                &server.token.single
             }
         };
         let answer = client.request_bytes(request, DISCOVERY_TIMEOUT, DOCUMENT_MAX).await;
@@ -324,12 +327,14 @@ impl Cache {
     fn follow(&self, entry: Arc<Entry>) {
         let means = &self.0.means;
         let gone = entry.replica().gone().clone();
+        let is_essential = entry.key().is_essential(&means.node);
         let following = Following {
             entry,
             data: means.data.clone(),
             cloud: means.cloud.clone(),
             reach: means.reach.clone(),
             wake: means.wake.clone(),
+            turns: (!is_essential).then(|| self.0.turns.clone()),
         };
         let token = means.tasks.token();
         means.tasks.spawn("follow-selection", async move {

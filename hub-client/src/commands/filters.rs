@@ -14,7 +14,7 @@ use crate::config::{FilterFlags, FilterSettings, WorkingMode};
 use crate::filter::binding::entry::Verbs;
 use crate::filter::binding::{Binding, Row, Table};
 use crate::filter::explain::explain;
-use crate::filter::{FILTERS, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup};
+use crate::filter::{FILTERS, FilterContext, HubAddress, LocalPods, Members, NodePool, Pool, ServiceLookup};
 use crate::hub_config;
 
 /// Maximum size of a file that is read, bytes.
@@ -149,6 +149,7 @@ impl ExplainFlags {
             node_name: &self.node,
             pool,
             services: &services,
+            local_pods: &LocalPods::new(),
             options: settings.options,
         };
         let verb = match self.verb {

@@ -1,6 +1,7 @@
 //! Means of joining a cluster: the bootstrap token, and the verification of the CA that it leads to.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Signer of client certificates; upstream's approver approves its requests of hubs.
 pub const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
@@ -21,6 +22,8 @@ pub struct Join {
     pub file: Option<PathBuf>,
     /// Verification of the CA that a token leads to.
     pub trust: Trust,
+    /// Maximum time until the servers know a new token.
+    pub discovery: Duration,
     /// Signer of the certificate.
     pub signer: String,
     /// Organizations in addition to those of every node.

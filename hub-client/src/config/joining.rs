@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, ValueEnum};
-use yurt_runtime::flags::parse_go_bool;
+use yurt_runtime::flags::{GoDuration, parse_go_bool};
 
 use super::join::{CLIENT_SIGNER, Join, JoinToken, KUBELET_SIGNER, OWN_KUBECONFIG, Trust};
 use super::{FlagError, bad};
@@ -36,6 +36,10 @@ pub(super) struct JoiningFlags {
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     discovery_token_unsafe_skip_ca_verification: bool,
+    /// Maximum time for which a first start tries a token that the servers do not know: they learn of a new one some
+    /// seconds after its creation. Shorten it if a wrong token should end the start earlier.
+    #[arg(long, default_value = "5m")]
+    discovery_timeout: GoDuration,
     /// Organizations of the certificate in addition to openyurt:yurthub and system:nodes, separated by commas.
     #[arg(long, value_delimiter = ',')]
     hub_cert_organizations: Vec<String>,
@@ -133,6 +137,7 @@ impl JoiningFlags {
             token,
             file: self.bootstrap_file,
             trust,
+            discovery: self.discovery_timeout.into(),
             signer: self.hub_cert_signer,
             organizations,
         })

@@ -29,7 +29,8 @@ impl WorkingMode {
             "cloud" => Ok(Self::Cloud),
             "local" => Err(bad(
                 "working-mode",
-                "local is not supported: it only forwards ports, which needs no hub; use edge or cloud",
+                "local is not supported: it proxies nothing and only writes iptables rules for a tenant's kube-apiservers, as \
+                 kube-proxy does for a Service of the host cluster; use edge or cloud",
             )),
             other => Err(bad("working-mode", format!("{other:?} must be edge or cloud"))),
         }

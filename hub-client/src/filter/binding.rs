@@ -8,7 +8,7 @@ pub mod entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use yurt_apimachinery::{GroupResource, Verb};
+use yurt_apimachinery::{GroupResource, RequestInfo, Verb};
 
 use super::chain::Counts;
 use super::{Chain, Registration};
@@ -19,7 +19,7 @@ pub const VERBS: [Verb; 3] = [Verb::Get, Verb::List, Verb::Watch];
 /// Optional prefix of a filter's name as a key.
 const KEY_PREFIX: &str = "filter_";
 /// Keys of the ConfigMap that other parts of the hub read.
-const OTHER_KEYS: [&str; 2] = ["cache_agents", yurt_apimachinery::pool_scope::CONFIG_KEY];
+const OTHER_KEYS: [&str; 2] = ["cache_agents", yurt_pool_protocol::pool_scope::CONFIG_KEY];
 /// Maximum number of entries that are applied.
 const ENTRIES_MAX: usize = 1000;
 /// Maximum number of faults that are kept; the others are counted.
@@ -168,11 +168,14 @@ impl Table {
         table
     }
 
-    /// True if a configuration can bind a filter to this resource.
+    /// True if a configuration can bind a filter that concerns the objects of this request.
     #[must_use]
-    pub fn is_filterable(&self, group: &str, resource: &str) -> bool {
+    pub fn is_filterable(&self, info: &RequestInfo) -> bool {
+        let (namespace, name) = (info.namespace.as_deref(), info.name.as_deref());
         let mut running = self.rows.iter().filter(|row| row.off.is_none());
-        running.any(|row| row.place(group, resource).is_some())
+        running.any(|row| {
+            row.place(&info.group, &info.resource).is_some() && row.registration.filter.concerns(namespace, name)
+        })
     }
 
     /// Returns the filters for a request of `component` (lower case), in call order.

@@ -35,6 +35,13 @@ impl Chain {
         Chain { filters }
     }
 
+    /// The filters that concern objects of this namespace and name; `None` is any.
+    #[must_use]
+    pub fn about(mut self, namespace: Option<&str>, name: Option<&str>) -> Self {
+        self.filters.retain(|(filter, _)| filter.concerns(namespace, name));
+        self
+    }
+
     /// Filters in call order.
     pub fn filters(&self) -> impl Iterator<Item = &'static dyn ObjectFilter> {
         self.filters.iter().map(|(filter, _)| *filter)

@@ -1,8 +1,9 @@
 //! Inputs of the filters in addition to the object, and which of them a filter depends on.
 
-use std::collections::BTreeSet;
+use core::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
 
-use yurt_apimachinery::{Object, ObjectKey};
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 /// Inputs of the filters in addition to the object.
 #[derive(Clone, Copy)]
@@ -15,6 +16,8 @@ pub struct FilterContext<'a> {
     pub pool: Pool<'a>,
     /// Services of the cluster.
     pub services: &'a dyn ServiceLookup,
+    /// Pods of this node whose present state the cloud's endpoints do not show.
+    pub local_pods: &'a LocalPods,
     /// Choices of the administrator.
     pub options: FilterOptions,
 }
@@ -78,6 +81,22 @@ pub enum Members<'a> {
     Names(&'a BTreeSet<String>),
 }
 
+/// Pods of this node that the cloud's endpoints may show otherwise than they are, by uid.
+pub type LocalPods = BTreeMap<String, LocalPod>;
+
+/// A pod of this node, as its kubelet reported it while the cloud was away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalPod {
+    /// Addresses; none if the pod has ended or has no network yet.
+    pub addresses: Vec<IpAddr>,
+    /// True if the pod has condition Ready.
+    pub is_ready: bool,
+    /// True if the pod is being deleted.
+    pub is_terminating: bool,
+    /// RV of the pod at the cloud once it has this status. Later objects are the cloud's own.
+    pub known_at: Option<ResourceVersion>,
+}
+
 /// Lookup of Services in the replica of this hub.
 pub trait ServiceLookup {
     /// Returns a Service; `None` if it is unknown, at least so far.
@@ -91,6 +110,19 @@ pub struct Inputs {
     pub services: bool,
     /// [`FilterContext::pool`].
     pub pool: bool,
+    /// [`NodePool::host_network`].
+    pub host_network: bool,
+    /// [`FilterContext::local_pods`], for each object those whose uid it names.
+    pub local_pods: bool,
+}
+
+// === impl LocalPod ===
+
+impl LocalPod {
+    /// Addresses of one family.
+    pub fn of_family(&self, is_v4: bool) -> impl Iterator<Item = IpAddr> {
+        self.addresses.iter().copied().filter(move |ip| ip.is_ipv4() == is_v4)
+    }
 }
 
 // === impl Inputs ===
@@ -100,6 +132,8 @@ impl Inputs {
     pub const NONE: Self = Inputs {
         services: false,
         pool: false,
+        host_network: false,
+        local_pods: false,
     };
 
     /// Inputs of either.
@@ -108,6 +142,8 @@ impl Inputs {
         Inputs {
             services: self.services || other.services,
             pool: self.pool || other.pool,
+            host_network: self.host_network || other.host_network,
+            local_pods: self.local_pods || other.local_pods,
         }
     }
 }

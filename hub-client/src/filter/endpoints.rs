@@ -26,6 +26,7 @@ impl ObjectFilter for PoolEndpoints {
         Inputs {
             services: true,
             pool: true,
+            ..Inputs::NONE
         }
     }
 

@@ -110,6 +110,12 @@ fn inputs(filter: &dyn ObjectFilter, kind: &ResourceKind, object: &Object, conte
             Some(some) => format!("Service {namespace}/{name} has annotations {}", short(&some)),
         });
     }
+    if filter.inputs().local_pods {
+        let pods = context.local_pods.len();
+        inputs.push(format!(
+            "{pods} pods of the node have a status that the cloud does not have"
+        ));
+    }
     if filter.inputs().pool {
         inputs.push(match context.pool {
             Pool::Unknown => "the pool of the node is unknown".to_owned(),

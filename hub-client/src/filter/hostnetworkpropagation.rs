@@ -21,8 +21,8 @@ impl ObjectFilter for HostNetworkPropagation {
 
     fn inputs(&self) -> Inputs {
         Inputs {
-            services: false,
-            pool: true,
+            host_network: true,
+            ..Inputs::NONE
         }
     }
 

@@ -25,6 +25,10 @@ impl ObjectFilter for InClusterConfig {
         "inclusterconfig"
     }
 
+    fn concerns(&self, namespace: Option<&str>, name: Option<&str>) -> bool {
+        namespace.is_none_or(|namespace| namespace == NAMESPACE) && name.is_none_or(|name| name == NAME)
+    }
+
     fn filter(&self, kind: &ResourceKind, object: &Object, _: &FilterContext<'_>) -> Verdict {
         let is_config_map = kind.group.is_empty() && kind.plural == "configmaps";
         if !is_config_map || object.namespace() != Some(NAMESPACE) || object.name() != NAME {

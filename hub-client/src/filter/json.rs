@@ -13,10 +13,10 @@ use super::Verdict;
 
 /// Text of one JSON value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Json<'a>(&'a [u8]);
+pub(crate) struct Json<'a>(&'a [u8]);
 
 /// Change of a member or an item.
-pub(super) enum Edit {
+pub(crate) enum Edit {
     Keep,
     /// Another value.
     Set(Vec<u8>),
@@ -25,7 +25,7 @@ pub(super) enum Edit {
 
 /// A value has another type than its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WrongType;
+pub(crate) struct WrongType;
 
 /// Values between the brackets of a list, or names and values between those of an object.
 struct Inside<'a> {
@@ -44,8 +44,23 @@ struct Part<'a> {
 
 impl<'a> Json<'a> {
     /// The whole object.
-    pub(super) fn of(object: &'a Object) -> Self {
+    pub(crate) fn of(object: &'a Object) -> Self {
         Json(object.bytes())
+    }
+
+    /// A value of this text.
+    pub(crate) fn of_text(text: &'a [u8]) -> Self {
+        Json(text)
+    }
+
+    /// The text.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// True if the member of that name is `true`.
+    pub(crate) fn is_true(self, name: &str) -> bool {
+        self.member(name).is_some_and(|value| value.0 == b"true")
     }
 
     fn is_null(self) -> bool {
@@ -53,7 +68,7 @@ impl<'a> Json<'a> {
     }
 
     /// The text of a string; `None` for another type.
-    pub(super) fn text(self) -> Option<Cow<'a, str>> {
+    pub(crate) fn text(self) -> Option<Cow<'a, str>> {
         let inner = self.0.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
         if inner.contains(&b'\\') {
             return serde_json::from_slice(self.0).ok().map(Cow::Owned);
@@ -62,7 +77,7 @@ impl<'a> Json<'a> {
     }
 
     /// The items of a list; null is an empty list.
-    pub(super) fn items(self) -> Result<impl Iterator<Item = Json<'a>>, WrongType> {
+    pub(crate) fn items(self) -> Result<impl Iterator<Item = Json<'a>>, WrongType> {
         let text = match self.0.first() {
             Some(b'[') => self.0,
             _ if self.is_null() => b"",
@@ -73,7 +88,7 @@ impl<'a> Json<'a> {
     }
 
     /// The last member of that name, which is the one that counts. `None` if there is none, or this is no object.
-    pub(super) fn member(self, name: &str) -> Option<Json<'a>> {
+    pub(crate) fn member(self, name: &str) -> Option<Json<'a>> {
         let named = self.members().filter(|(quoted, _)| is_name(quoted, name)).last();
         named.map(|(_, value)| value)
     }
@@ -82,7 +97,7 @@ impl<'a> Json<'a> {
     ///
     /// # Errors
     /// A value on the way is no object.
-    pub(super) fn at(self, path: &[&str]) -> Result<Option<Json<'a>>, WrongType> {
+    pub(crate) fn at(self, path: &[&str]) -> Result<Option<Json<'a>>, WrongType> {
         let mut value = self;
         for name in path {
             if !value.is_object() {
@@ -100,7 +115,7 @@ impl<'a> Json<'a> {
     ///
     /// # Errors
     /// The value is no text, or a value on the way is no object.
-    pub(super) fn text_at(self, path: &[&str]) -> Result<Cow<'a, str>, WrongType> {
+    pub(crate) fn text_at(self, path: &[&str]) -> Result<Cow<'a, str>, WrongType> {
         match self.at(path)? {
             Some(value) => value.text().ok_or(WrongType),
             None => Ok(Cow::Borrowed("")),
@@ -108,14 +123,14 @@ impl<'a> Json<'a> {
     }
 
     /// Edits the items of a list; `None` if nothing changes, or this is no list.
-    pub(super) fn edit_items(self, mut edit: impl FnMut(Json<'a>) -> Edit) -> Option<Vec<u8>> {
+    pub(crate) fn edit_items(self, mut edit: impl FnMut(Json<'a>) -> Edit) -> Option<Vec<u8>> {
         let items = self.items().ok()?;
         let parts = items.map(|item| Part::new(b"", item, edit(item)));
         joined([b'[', b']'], parts.collect())
     }
 
     /// Edits the members of an object; `None` if nothing changes, or this is no object.
-    pub(super) fn edit_members(self, mut edit: impl FnMut(&str, Json<'a>) -> Edit) -> Option<Vec<u8>> {
+    pub(crate) fn edit_members(self, mut edit: impl FnMut(&str, Json<'a>) -> Edit) -> Option<Vec<u8>> {
         let parts = self.members().map(|(name, value)| {
             let text = Json(name).text().unwrap_or_default();
             Part::new(name, value, edit(&text, value))
@@ -124,7 +139,7 @@ impl<'a> Json<'a> {
     }
 
     /// Edits the value that `path` leads to; `None` if nothing changes or there is no such value.
-    pub(super) fn edit_at(self, path: &[&str], edit: &dyn Fn(Json<'a>) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+    pub(crate) fn edit_at(self, path: &[&str], edit: &dyn Fn(Json<'a>) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
         let Some((first, rest)) = path.split_first() else {
             return edit(self);
         };
@@ -135,7 +150,7 @@ impl<'a> Json<'a> {
     }
 
     /// Sets members of an object, the new ones at its end; `None` if nothing changes, or this is no object.
-    pub(super) fn with(self, members: &[(&str, &[u8])]) -> Option<Vec<u8>> {
+    pub(crate) fn with(self, members: &[(&str, &[u8])]) -> Option<Vec<u8>> {
         if !self.is_object() {
             return None;
         }

@@ -28,8 +28,8 @@ impl ObjectFilter for NodePortIsolation {
 
     fn inputs(&self) -> Inputs {
         Inputs {
-            services: false,
             pool: true,
+            ..Inputs::NONE
         }
     }
 

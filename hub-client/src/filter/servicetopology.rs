@@ -41,6 +41,7 @@ impl ObjectFilter for ServiceTopology {
         Inputs {
             services: true,
             pool: true,
+            ..Inputs::NONE
         }
     }
 

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::kind::find_kind;
 
-use super::context::{DiscardCloudService, FilterOptions};
+use super::context::{DiscardCloudService, FilterOptions, LocalPod};
 use super::*;
 
 mod examples;
@@ -20,6 +21,7 @@ pub(super) struct World {
     pool: WorldPool,
     services: BTreeMap<&'static str, Option<&'static str>>,
     options: FilterOptions,
+    local_pods: LocalPods,
 }
 
 /// [`Pool`] without the borrow.
@@ -57,6 +59,7 @@ impl World {
             ("zon", Some("kubernetes.io/zone")),
             ("odd", Some("openyurt.io/nodePool")),
             ("plain", None),
+            ("early", None),
         ];
         let discard_cloud_service = match context["discard"].as_str() {
             Some("opt-in") => DiscardCloudService::OptIn,
@@ -69,6 +72,7 @@ impl World {
             pool: WorldPool::of(context.get("pool").unwrap_or(&east)),
             services: services.into_iter().collect(),
             options: FilterOptions { discard_cloud_service },
+            local_pods: local_pods(&context["localPods"]),
         }
     }
 
@@ -99,6 +103,7 @@ impl World {
             node_name: &self.node,
             pool,
             services: self,
+            local_pods: &self.local_pods,
             options: self.options,
         }
     }
@@ -124,6 +129,23 @@ impl WorldPool {
     }
 }
 
+/// Reads pods by uid: addresses, `ready`, `terminating`, `knownAt`.
+fn local_pods(pods: &Value) -> LocalPods {
+    let pod = |pod: &Value| LocalPod {
+        addresses: pod["ips"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|ip| ip.as_str().unwrap().parse().unwrap())
+            .collect(),
+        is_ready: pod["ready"] == true,
+        is_terminating: pod["terminating"] == true,
+        known_at: pod["knownAt"].as_u64().map(ResourceVersion),
+    };
+    let pods = pods.as_object().into_iter().flatten();
+    pods.map(|(uid, value)| (uid.clone(), pod(value))).collect()
+}
+
 impl ServiceLookup for World {
     fn service(&self, key: &ObjectKey) -> Option<Object> {
         let keys = self
@@ -132,7 +154,8 @@ impl ServiceLookup for World {
             .filter(|_| key.namespace() == Some("shop"))?;
         let annotations = keys.map(|keys| json!({ servicetopology::TOPOLOGY_KEYS_ANNOTATION: keys }));
         let metadata = json!({"namespace": "shop", "name": key.name(), "annotations": annotations});
-        Some(Object::from_value(json!({ "metadata": metadata }), kind("", "services")).unwrap())
+        let spec = json!({"publishNotReadyAddresses": key.name() == "early"});
+        Some(Object::from_value(json!({ "metadata": metadata, "spec": spec }), kind("", "services")).unwrap())
     }
 }
 

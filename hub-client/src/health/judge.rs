@@ -19,6 +19,9 @@ pub const SUSPECT: Duration = Duration::from_secs(1);
 /// Silence after which a server is down. With the interval of the signs of life, a link that swallows all packets is
 /// known in less than 5 s.
 pub const SILENCE: Duration = Duration::from_millis(3250);
+/// Longest planned time between two looks at a server's silence. A longer one is a stall of this machine, in which
+/// nothing that arrives is read: it says nothing about the server.
+pub const LOOK_GAP: Duration = Duration::from_secs(1);
 /// Time between probes of a server that is up.
 const EVERY: Duration = Duration::from_secs(5);
 /// Time between probes of a server that is down.
@@ -54,6 +57,10 @@ pub struct Judge {
     misses: u32,
     /// Time for which the server must answer before it is up again.
     steady: Duration,
+    /// Time of the last look at its silence; `None` if it was not up since.
+    looked: Option<Duration>,
+    /// Stalls of this machine during the present silence.
+    stalls: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +83,8 @@ impl Default for Judge {
             verdict: Verdict::Unknown,
             misses: 0,
             steady: STEADY,
+            looked: None,
+            stalls: Duration::ZERO,
         }
     }
 }
@@ -145,8 +154,15 @@ impl Judge {
     }
 
     /// Records that the server has been silent for `silence` although something was sent to it. Returns true if it is
-    /// to be probed now.
+    /// to be probed now. Stalls of this machine do not count.
     pub fn silent(&mut self, now: Duration, silence: Duration) -> bool {
+        let gap = self.looked.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.looked = Some(now);
+        self.stalls = match silence.is_zero() {
+            true => Duration::ZERO,
+            false => self.stalls + gap.saturating_sub(LOOK_GAP),
+        };
+        let silence = silence.saturating_sub(self.stalls);
         if self.is_up() == Some(true) && silence >= SILENCE {
             self.misses = self.misses.max(MISSES);
             self.fall(now, false);
@@ -183,6 +199,8 @@ impl Judge {
                 STEADY
             };
         }
+        // A server that is down is not looked at.
+        (self.looked, self.stalls) = (None, Duration::ZERO);
         self.verdict = Verdict::Down {
             answers_since: None,
             is_reachable,

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
@@ -26,6 +28,8 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 pub(crate) struct ConfigFile {
     path: PathBuf,
     namespace: String,
+    /// True after a failed write.
+    is_behind: Arc<AtomicBool>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -40,10 +44,21 @@ struct Document {
 impl ConfigFile {
     /// File in `folder` for the ConfigMap in `namespace`.
     pub(crate) fn new(folder: &Path, namespace: &str) -> Self {
+        Self::named(folder, FILE, namespace)
+    }
+
+    /// File `name` in `folder`. It counts as absent if it was stored for another `namespace`, or pool.
+    pub(crate) fn named(folder: &Path, name: &str, namespace: &str) -> Self {
         Self {
-            path: folder.join(FILE),
+            path: folder.join(name),
             namespace: namespace.to_owned(),
+            is_behind: Arc::default(),
         }
+    }
+
+    /// True if the last state could not be stored.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
     }
 
     /// Loads the state; not synced if there is none. Logs a file that cannot be used.
@@ -57,7 +72,7 @@ impl ConfigFile {
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
                     let path = self.path.display();
-                    tracing::warn!(%error, %path, "Failed to read the kept ConfigMap; waiting for the cloud's");
+                    tracing::warn!(%error, %path, "Failed to read the kept state; waiting for the cloud's");
                 }
                 HubConfig::default()
             }
@@ -93,14 +108,17 @@ impl ConfigFile {
     pub(crate) async fn store(&self, data: BTreeMap<String, String>) {
         let file = self.clone();
         let writing = tokio::task::spawn_blocking(move || file.write(data));
-        let error = match writing.await {
+        let written = writing.await;
+        self.is_behind.store(!matches!(written, Ok(Ok(()))), Ordering::Relaxed);
+        let error = match written {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };
         tracing::warn!(
             error,
-            "Failed to store the ConfigMap; a start without the cloud uses an older one"
+            path = %self.path.display(),
+            "Failed to store a state of the cloud; a start without the cloud uses an older one"
         );
     }
 
@@ -140,6 +158,7 @@ mod tests {
         assert_eq!(file.load(), HubConfig::default(), "there is none yet");
         for data in [some(), BTreeMap::new()] {
             file.store(data.clone()).await;
+            assert!(!file.is_behind());
             let loaded = file.load();
             assert_eq!((loaded.synced, loaded.current, loaded.data), (true, false, data));
         }
@@ -152,6 +171,17 @@ mod tests {
             !ConfigFile::new(folder.path(), "other").load().synced,
             "of another namespace"
         );
+    }
+
+    #[tokio::test]
+    async fn state_that_the_disk_did_not_take_is_known_to_be_missing() {
+        let folder = TestDir::new();
+        let file = ConfigFile::new(&folder.path().join("absent"), "kube-system");
+        file.store(some()).await;
+        assert!(file.clone().is_behind() && !file.load().synced);
+        std::fs::create_dir(folder.path().join("absent")).unwrap();
+        file.store(some()).await;
+        assert!(!file.is_behind() && file.load().synced);
     }
 
     #[tokio::test]

@@ -16,8 +16,12 @@ pub const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 const HUBS: &str = "openyurt:yurthub";
 /// Group of all nodes.
 const NODES: &str = "system:nodes";
-/// Usages of the certificate.
-const USAGES: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
+/// Usages of a client certificate.
+const CLIENT_USAGES: [&str; 3] = ["digital signature", "key encipherment", "client auth"];
+/// Usages of a serving certificate.
+const SERVER_USAGES: [&str; 3] = ["digital signature", "key encipherment", "server auth"];
+/// Signer of serving certificates of nodes.
+pub const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 
 /// Content of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,8 @@ pub struct Profile {
     pub organizations: Vec<String>,
     /// Signer.
     pub signer: String,
+    /// Names and addresses of a serving certificate; empty for a client's.
+    pub names: Vec<String>,
 }
 
 /// State of a request.
@@ -65,6 +71,18 @@ impl Profile {
                 .chain(additional.iter().cloned())
                 .collect(),
             signer: signer.to_owned(),
+            names: Vec::new(),
+        }
+    }
+
+    /// The request for a serving certificate of `node`'s hub, as OpenYurt's approver requires it.
+    #[must_use]
+    pub fn serving(node: &str, names: &[String]) -> Self {
+        Self {
+            node: node.to_owned(),
+            organizations: vec![NODES.to_owned()],
+            signer: SERVING_SIGNER.to_owned(),
+            names: names.to_vec(),
         }
     }
 
@@ -80,7 +98,8 @@ impl Profile {
         let mut hash = Context::new(&SHA256);
         let common_name = self.common_name();
         let parts = [public_key, self.signer.as_bytes(), common_name.as_bytes()];
-        for part in parts.into_iter().chain(self.organizations.iter().map(String::as_bytes)) {
+        let more = self.organizations.iter().chain(&self.names).map(String::as_bytes);
+        for part in parts.into_iter().chain(more) {
             hash.update(&u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
             hash.update(part);
         }
@@ -96,11 +115,16 @@ impl Profile {
     /// The object to create; `pem` is the PKCS #10 request.
     #[must_use]
     pub fn object(&self, name: &str, pem: &str) -> Value {
+        let usages = if self.names.is_empty() {
+            CLIENT_USAGES
+        } else {
+            SERVER_USAGES
+        };
         json!({
             "apiVersion": "certificates.k8s.io/v1",
             "kind": "CertificateSigningRequest",
             "metadata": {"name": name},
-            "spec": {"request": BASE64.encode(pem), "signerName": self.signer, "usages": USAGES},
+            "spec": {"request": BASE64.encode(pem), "signerName": self.signer, "usages": usages},
         })
     }
 }
@@ -188,6 +212,8 @@ mod tests {
             (Profile::new("n1", KUBELET_SIGNER, &[]), b"key"),
             (Profile::new("n1", CLIENT_SIGNER, &["tenant".to_owned()]), b"key"),
             (base.clone(), b"other key"),
+            (Profile::serving("n1", &["10.96.0.1".to_owned()]), b"key"),
+            (Profile::serving("n1", &["10.96.0.2".to_owned()]), b"key"),
         ];
         for (other, key) in others {
             assert_ne!(base.name(b"key"), other.name(key), "{other:?}");
@@ -204,8 +230,16 @@ mod tests {
         let object = profile.object("name", "PEM");
         assert_eq!(object["spec"]["signerName"], "kubernetes.io/kube-apiserver-client");
         assert_eq!(object["spec"]["request"], BASE64.encode("PEM"));
-        assert_eq!(object["spec"]["usages"], json!(USAGES));
+        assert_eq!(object["spec"]["usages"], json!(CLIENT_USAGES));
         assert_eq!(Profile::new("n1", KUBELET_SIGNER, &[]).organizations, ["system:nodes"]);
+        let serving = Profile::serving("n1", &["169.254.2.1".to_owned()]);
+        let object = serving.object("name", "PEM");
+        assert_eq!(object["spec"]["signerName"], "kubernetes.io/kubelet-serving");
+        assert_eq!(object["spec"]["usages"], json!(SERVER_USAGES));
+        assert_eq!(
+            (serving.common_name(), serving.organizations),
+            ("system:node:n1".to_owned(), vec![NODES.to_owned()])
+        );
     }
 
     proptest! {

@@ -23,15 +23,44 @@ const SIGNATURE: &str = "jws-kubeconfig-";
 /// Time that a server has to answer.
 const TIMEOUT: Duration = REQUEST_TIMEOUT;
 
+/// Reason why the ConfigMap proves no CA.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Distrusted {
+    /// It has no signature by the token, or not yet.
+    #[error("{0}")]
+    Unsigned(String),
+    /// A part of it is wrong.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+// === impl Distrusted ===
+
+impl From<String> for Distrusted {
+    fn from(why: String) -> Self {
+        Self::Wrong(why)
+    }
+}
+
+impl Distrusted {
+    fn outcome(&self, server: &Uri) -> Outcome {
+        let why = format!("{server} {CLUSTER_INFO}: {self}");
+        match self {
+            Self::Unsigned(_) => Outcome::Unknown(why),
+            Self::Wrong(_) => Outcome::Refused(why),
+        }
+    }
+}
+
 /// Returns the cluster's CA in PEM: of the first server that answers.
 ///
 /// # Errors
-/// [`Outcome::Refused`] or [`Outcome::Unanswered`], with the cause.
+/// [`Outcome::Refused`], [`Outcome::Unknown`] or [`Outcome::Unanswered`], with the cause.
 pub(super) async fn discover(servers: &[Uri], token: &JoinToken, trust: &Trust) -> Result<String, Outcome> {
     let mut last = Outcome::Unanswered("--server-addr names no server".to_owned());
     for server in servers {
         match discover_at(server, token, trust).await {
-            Err(why @ Outcome::Unanswered(_)) => last = why,
+            Err(why @ (Outcome::Unanswered(_) | Outcome::Unknown(_))) => last = last.or(why),
             decided => return decided,
         }
     }
@@ -40,8 +69,7 @@ pub(super) async fn discover(servers: &[Uri], token: &JoinToken, trust: &Trust) 
 
 async fn discover_at(server: &Uri, token: &JoinToken, trust: &Trust) -> Result<String, Outcome> {
     let tls = unverified().map_err(|error| Outcome::Refused(error.to_string()))?;
-    let ca = verify(&cluster_info(server, tls).await?, token, trust)
-        .map_err(|why| Outcome::Refused(format!("{server} {CLUSTER_INFO}: {why}")))?;
+    let ca = verify(&cluster_info(server, tls).await?, token, trust).map_err(|why| why.outcome(server))?;
     // The same over a verified connection: the server holds a certificate of this CA.
     let tls = ClientTls {
         ca: PemSource::inline("ConfigMap cluster-info", ca.as_str()),
@@ -66,7 +94,7 @@ async fn cluster_info(server: &Uri, tls: rustls::ClientConfig) -> Result<Vec<u8>
         .map_err(|error| explain(&error, "--server-addr"))?;
     let why = match status {
         StatusCode::OK => return Ok(body.to_vec()),
-        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Outcome::Refused,
+        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Outcome::Unknown,
         _ => Outcome::Unanswered,
     };
     Err(why(format!(
@@ -78,34 +106,35 @@ async fn cluster_info(server: &Uri, tls: rustls::ClientConfig) -> Result<Vec<u8>
 /// Verifies the ConfigMap `cluster-info` (JSON) and returns the CA in it that may be trusted, in PEM.
 ///
 /// # Errors
-/// What is missing or wrong, and the flag to change.
-pub(super) fn verify(config_map: &[u8], token: &JoinToken, trust: &Trust) -> Result<String, String> {
+/// Missing or wrong part, and the flag to change.
+pub(super) fn verify(config_map: &[u8], token: &JoinToken, trust: &Trust) -> Result<String, Distrusted> {
     let object: Value = serde_json::from_slice(config_map).map_err(|error| format!("not JSON: {error}"))?;
     let data = |key: &str| object["data"][key].as_str();
-    let kubeconfig = data("kubeconfig").ok_or("no key kubeconfig in it")?;
+    let kubeconfig = data("kubeconfig").ok_or_else(|| "no key kubeconfig in it".to_owned())?;
     let signature = data(&format!("{SIGNATURE}{}", token.id())).ok_or_else(|| {
-        format!(
+        Distrusted::Unsigned(format!(
             "not signed with token {}, which is unknown or expired; create another with `kubeadm token create` and pass it \
              as --join-token",
             token.id()
-        )
+        ))
     })?;
     if !is_signed(kubeconfig, signature, token) {
-        return Err(format!(
+        let why = format!(
             "its signature by token {} is wrong; is --join-token complete?",
             token.id()
-        ));
+        );
+        return Err(why.into());
     }
     let ca = cluster_authorities(kubeconfig)?;
     let Trust::Pins(pins) = trust else { return Ok(ca) };
     let kept = pinned(&PemSource::inline("its CA", ca), pins).map_err(|error| error.to_string())?;
     match kept.is_empty() {
         false => Ok(kept),
-        true => Err(
-            "its CA has another public key than --discovery-token-ca-cert-hash; is this server of the right \
-                     cluster?"
-                .to_owned(),
-        ),
+        true => {
+            let why = "its CA has another public key than --discovery-token-ca-cert-hash; is this server of the right \
+                       cluster?";
+            Err(why.to_owned().into())
+        }
     }
 }
 
@@ -163,7 +192,7 @@ mod tests {
     }
 
     fn check(config_map: &Value, token: &JoinToken, trust: &Trust) -> Result<String, String> {
-        verify(config_map.to_string().as_bytes(), token, trust)
+        verify(config_map.to_string().as_bytes(), token, trust).map_err(|why| why.to_string())
     }
 
     #[test]

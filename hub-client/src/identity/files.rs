@@ -4,11 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use yurt_runtime::kubeconfig::{self, Credential};
-use yurt_runtime::pki::{PkiError, RequestKey, write_public, write_secret};
+use yurt_runtime::pki::{PkiError, RequestKey, make_folder, write_public, write_secret};
 use yurt_runtime::tls::{CertificateInfo, PemIdentity, PemSource, TlsError};
 
 use super::discovery::JoinToken;
+use crate::FOLDER_MODE;
 use crate::config::OWN_KUBECONFIG;
+use crate::replicas::disk::is_full;
 
 /// Users in the kubeconfigs.
 const BOOTSTRAP_USER: &str = "token-bootstrap-client";
@@ -44,6 +46,15 @@ pub(crate) enum FileError {
     /// The issued certificate is not the requested one.
     #[error("the issued certificate {0}")]
     Foreign(String),
+}
+
+// === impl FileError ===
+
+impl FileError {
+    /// True if there is no space on the disk.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Io(error) if is_full(error))
+    }
 }
 
 // === impl Files ===
@@ -145,7 +156,9 @@ impl Files {
     }
 
     fn make_folder(&self) -> io::Result<()> {
-        self.pair.parent().map_or(Ok(()), std::fs::create_dir_all)
+        self.pair
+            .parent()
+            .map_or(Ok(()), |folder| make_folder(folder, FOLDER_MODE))
     }
 }
 

@@ -71,6 +71,8 @@ pub enum Outcome {
     Pending,
     /// An approver denied the request, or the signer failed. It stays so until the request is deleted.
     Denied(String),
+    /// The servers do not know the token, or not yet: they learn of a new one a moment after its creation.
+    Unknown(String),
     /// The servers do not accept the credential or the request.
     Refused(String),
     /// No server answered, or one that cannot work at present.
@@ -102,6 +104,19 @@ impl Validity {
     }
 }
 
+// === impl Outcome ===
+
+impl Outcome {
+    /// Returns the outcome of several servers: a server that answers says more than one that does not.
+    #[must_use]
+    pub fn or(self, later: Self) -> Self {
+        match (&self, &later) {
+            (Self::Unknown(_), Self::Unanswered(_)) => self,
+            _ => later,
+        }
+    }
+}
+
 /// Decides the next step.
 #[must_use]
 pub fn next(situation: &Situation) -> Step {
@@ -119,15 +134,22 @@ pub fn next(situation: &Situation) -> Step {
 }
 
 /// Decides what follows an outcome. `attempts` counts the outcomes of the same kind without interruption, this one
-/// included. A hub that `serves` data never stops because of its certificate.
+/// included. A first start waits for `discovery` until the servers know its token, as kubeadm does. It is `None` for a
+/// hub that serves data, which never stops because of its certificate.
 #[must_use]
-pub fn after(outcome: &Outcome, attempts: u32, serves: bool) -> Next {
+pub fn after(outcome: &Outcome, attempts: u32, discovery: Option<Duration>) -> Next {
     match outcome {
+        Outcome::Unknown(why) if let Some(discovery) = discovery => {
+            match POLL_SOON.saturating_mul(attempts) > discovery {
+                true => Next::Fail(why.clone()),
+                false => Next::Pause(POLL_SOON),
+            }
+        }
         Outcome::Installed => Next::Continue,
         Outcome::Pending if attempts <= SOON_LOOKS => Next::Pause(POLL_SOON),
         Outcome::Pending => Next::Pause(POLL_LATER),
-        Outcome::Denied(why) | Outcome::Refused(why) if !serves => Next::Fail(why.clone()),
-        Outcome::Denied(_) | Outcome::Refused(_) | Outcome::Unanswered(_) => {
+        Outcome::Denied(why) | Outcome::Refused(why) if discovery.is_some() => Next::Fail(why.clone()),
+        Outcome::Denied(_) | Outcome::Unknown(_) | Outcome::Refused(_) | Outcome::Unanswered(_) => {
             let doubled = RETRY_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(16));
             Next::Pause(doubled.min(RETRY_MAX))
         }
@@ -139,6 +161,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const DISCOVERY: Duration = Duration::from_secs(300);
 
     fn validities() -> impl Strategy<Value = Validity> {
         (any::<i64>(), 0..=i64::MAX, any::<u32>()).prop_map(|(not_before, lifetime, seed)| Validity {
@@ -152,7 +176,8 @@ mod tests {
         prop_oneof![
             Just(Outcome::Pending),
             Just(Outcome::Denied("no".to_owned())),
-            Just(Outcome::Refused("401".to_owned())),
+            Just(Outcome::Unknown("401".to_owned())),
+            Just(Outcome::Refused("403".to_owned())),
             Just(Outcome::Unanswered("away".to_owned())),
         ]
     }
@@ -194,9 +219,9 @@ mod tests {
 
         #[test]
         fn attempts_without_success_are_spread_in_time(outcome in outcomes(), attempts: u32) {
-            let Next::Pause(pause) = after(&outcome, attempts, true) else { panic!("{outcome:?} must wait") };
+            let Next::Pause(pause) = after(&outcome, attempts, None) else { panic!("{outcome:?} must wait") };
             prop_assert!((POLL_SOON..=RETRY_MAX).contains(&pause), "{pause:?}");
-            let Next::Pause(later) = after(&outcome, attempts.saturating_add(1), true) else { panic!() };
+            let Next::Pause(later) = after(&outcome, attempts.saturating_add(1), None) else { panic!() };
             prop_assert!(later >= pause);
         }
     }
@@ -205,11 +230,29 @@ mod tests {
     fn only_a_first_start_fails_and_only_for_what_waiting_does_not_change() {
         let why = "why".to_owned();
         for outcome in [Outcome::Denied(why.clone()), Outcome::Refused(why.clone())] {
-            assert_eq!(after(&outcome, 1, false), Next::Fail(why.clone()));
+            assert_eq!(after(&outcome, 1, Some(DISCOVERY)), Next::Fail(why.clone()));
         }
         for outcome in [Outcome::Pending, Outcome::Unanswered(why)] {
-            assert!(matches!(after(&outcome, 1, false), Next::Pause(_)));
+            assert!(matches!(after(&outcome, 1, Some(DISCOVERY)), Next::Pause(_)));
         }
-        assert_eq!(after(&Outcome::Installed, 1, false), Next::Continue);
+        assert_eq!(after(&Outcome::Installed, 1, Some(DISCOVERY)), Next::Continue);
+    }
+
+    #[test]
+    fn token_that_no_server_knows_is_tried_for_a_time_and_no_longer() {
+        let unknown = Outcome::Unknown("not signed".to_owned());
+        let mut waited = Duration::ZERO;
+        for attempts in 1..1_000 {
+            match after(&unknown, attempts, Some(DISCOVERY)) {
+                Next::Pause(pause) => waited += pause,
+                next => {
+                    assert_eq!(next, Next::Fail("not signed".to_owned()));
+                    break;
+                }
+            }
+        }
+        assert_eq!(waited, DISCOVERY);
+        let at_once = after(&unknown, 1, Some(Duration::ZERO));
+        assert_eq!(at_once, Next::Fail("not signed".to_owned()));
     }
 }

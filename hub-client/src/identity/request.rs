@@ -57,7 +57,7 @@ impl CertificateKeeper {
         for origin in [Origin::Stored, Origin::File, Origin::Token] {
             let access = match self.bootstrap_access(origin, join).await {
                 Some(Ok(access)) => access,
-                Some(Err(outcome @ Outcome::Refused(_))) => {
+                Some(Err(outcome @ (Outcome::Refused(_) | Outcome::Unknown(_)))) => {
                     refused = outcome;
                     continue;
                 }
@@ -65,7 +65,7 @@ impl CertificateKeeper {
                 None => continue,
             };
             match self.request_with(&access, join).await {
-                outcome @ Outcome::Refused(_) => refused = outcome,
+                outcome @ (Outcome::Refused(_) | Outcome::Unknown(_)) => refused = outcome,
                 outcome => return outcome,
             }
         }
@@ -102,7 +102,7 @@ impl CertificateKeeper {
                 Err(outcome) => outcome,
             };
             match outcome {
-                Outcome::Unanswered(_) => last = outcome,
+                Outcome::Unanswered(_) | Outcome::Unknown(_) => last = last.or(outcome),
                 decided => return decided,
             }
         }
@@ -252,7 +252,7 @@ fn read(
         StatusCode::OK | StatusCode::CREATED => {
             CsrState::read(body).map_err(|why| Outcome::Unanswered(format!("{server}{}: {why}", csr::PATH)))
         }
-        StatusCode::UNAUTHORIZED => Err(Outcome::Refused(format!(
+        StatusCode::UNAUTHORIZED => Err(Outcome::Unknown(format!(
             "--{flag}: {server} does not accept the credential; it is expired or of another cluster. Create a token with \
              `kubeadm token create` and pass it as --join-token, or POST it to /v1/token of this hub"
         ))),

@@ -38,7 +38,9 @@ impl Standing {
         self.request = request.map(str::to_owned).filter(|_| *outcome != Outcome::Installed);
         self.failure = match outcome {
             Outcome::Installed | Outcome::Pending => None,
-            Outcome::Denied(why) | Outcome::Refused(why) | Outcome::Unanswered(why) => Some(why.clone()),
+            Outcome::Denied(why) | Outcome::Unknown(why) | Outcome::Refused(why) | Outcome::Unanswered(why) => {
+                Some(why.clone())
+            }
         };
     }
 

@@ -21,10 +21,10 @@ use yurt_pool_protocol::names::STALE_HEADER;
 use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, Inflate, accepts_gzip, full, respond, stream as body_of};
 
-use super::copied::Copies;
 use super::kept_read::KeptRead;
 use super::record::{FileName, Record};
 use super::shelf::{Limits, Shelf, Totals};
+use crate::copied::Copies;
 use crate::failures::Failures;
 use crate::health::CloudReach;
 
@@ -47,7 +47,7 @@ const CHECKED_EVERY: Duration = Duration::from_secs(30);
 /// Maximum number of answers on the way to the writer; further ones are not kept this time.
 const NEWS_MAX: usize = 64;
 /// Failure key: the disk does not take an answer.
-const DISK: &str = "kept answers";
+pub(crate) const DISK: &str = "kept answers";
 /// Fact of a record: its content type.
 const TYPE: &str = "contentType";
 /// Fact of a record: its content encoding.
@@ -119,7 +119,7 @@ impl Answers {
         };
         let answers = Self {
             shelf,
-            copies: Copies::default(),
+            copies: Copies::within(super::COPIES_MAX),
             news,
             waiting,
         };
@@ -274,7 +274,7 @@ impl Writer {
                     None => break,
                 },
                 changed = reach.changed() => match changed {
-                    Ok(()) if super::is_lost(*reach.borrow_and_update()) => self.write_waiting(true).await,
+                    Ok(()) if reach.borrow_and_update().is_lost() => self.write_waiting(true).await,
                     Ok(()) => {}
                     Err(_) => token.cancelled().await,
                 },

@@ -13,8 +13,10 @@
 //! A request about an object with an entry waits until the entry is at the cloud, if the cloud is back: an older local
 //! status must not follow a newer one.
 
+pub mod local_pods;
 pub mod merge;
 pub mod pending;
+pub mod registration;
 pub mod sender;
 pub mod write;
 
@@ -74,7 +76,7 @@ impl OwnWrites {
     /// True if requests to the cloud are futile at present.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        super::is_lost(*self.reach.borrow())
+        self.reach.borrow().is_lost()
     }
 
     /// Waits until the cloud has the local write to this object, if there is one and the cloud is not known to be away.

@@ -5,14 +5,13 @@
 //! callers run them on threads for that.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use yurt_runtime::pki::write_secret;
+use yurt_runtime::pki::{make_folder, write_secret};
 
 use super::record::{FileName, Record, sum};
 
@@ -173,30 +172,19 @@ impl Shelf {
         Ok(())
     }
 
-    /// Returns the record of `key`. A damaged file is deleted.
+    /// Returns the record of `key`. A damaged file is deleted; one that cannot be read now stays for later.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<Record> {
         let name = FileName::of(key);
         self.index.lock().used(&name)?;
-        let record = self.read(&name);
-        if record.is_none() && self.index.lock().remove(&name) {
-            self.delete(&self.path(&name));
-        }
-        record.filter(|record| record.key == key)
+        self.read(&name).filter(|record| record.key == key)
     }
 
     /// All intact records; damaged files are deleted.
     #[must_use]
     pub fn all(&self) -> Vec<Record> {
         let names: Vec<FileName> = self.index.lock().rows.keys().copied().collect();
-        let read = |name: &FileName| {
-            let record = self.read(name);
-            if record.is_none() && self.index.lock().remove(name) {
-                self.delete(&self.path(name));
-            }
-            record
-        };
-        names.iter().filter_map(read).collect()
+        names.iter().filter_map(|name| self.read(name)).collect()
     }
 
     /// Writes a record if it differs from the one on the disk. Evicts the least recently used ones for it. Returns true
@@ -216,7 +204,7 @@ impl Shelf {
         let held = self.index.lock().used(&name);
         if let Some(row) = held
             && row.size == size
-            && row.sum.or_else(|| self.read_file(&name).map(|held| sum(&held))) == Some(new)
+            && row.sum.or_else(|| self.read_file(&name).ok().map(|held| sum(&held))) == Some(new)
         {
             self.index.lock().insert(name, size, Some(new));
             return Ok(false);
@@ -224,10 +212,7 @@ impl Shelf {
         let path = self.path(&name);
         match write_secret(&path, &file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                DirBuilder::new()
-                    .recursive(true)
-                    .mode(FOLDER_MODE)
-                    .create(&self.folder)?;
+                make_folder(&self.folder, FOLDER_MODE)?;
                 write_secret(&path, &file)?;
             }
             written => written?,
@@ -285,14 +270,27 @@ impl Shelf {
     }
 
     fn read(&self, name: &FileName) -> Option<Record> {
-        Record::decode(&self.read_file(name)?)
+        let record = match self.read_file(name) {
+            Ok(file) => Record::decode(&file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                // No file descriptor is left, for example.
+                let path = self.path(name);
+                tracing::warn!(path = %path.display(), %error, "Failed to read kept record");
+                return None;
+            }
+        };
+        if record.is_none() && self.index.lock().remove(name) {
+            self.delete(&self.path(name));
+        }
+        record
     }
 
-    fn read_file(&self, name: &FileName) -> Option<Bytes> {
+    fn read_file(&self, name: &FileName) -> io::Result<Bytes> {
         let mut file = Vec::new();
         let max = self.limits.file + 1;
-        let read = File::open(self.path(name)).and_then(|open| open.take(max).read_to_end(&mut file));
-        read.is_ok().then(|| file.into())
+        File::open(self.path(name))?.take(max).read_to_end(&mut file)?;
+        Ok(file.into())
     }
 
     fn path(&self, name: &FileName) -> PathBuf {
@@ -379,6 +377,21 @@ mod tests {
             assert!(shelf.put(&record("a", "one")).unwrap(), "{length}");
             assert_eq!(shelf.get("a"), Some(record("a", "one")), "{length}");
         }
+    }
+
+    #[test]
+    fn file_that_cannot_be_read_now_stays_for_later() {
+        let folder = TestDir::new();
+        let shelf = open(&folder);
+        shelf.put(&record("a", "one")).unwrap();
+        let (path, aside) = (files(&folder).remove(0), folder.path().join("aside"));
+        fs::rename(&path, &aside).unwrap();
+        // Opening it fails, as without a free file descriptor.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert_eq!((shelf.get("a"), shelf.all()), (None, Vec::new()));
+        assert!(fs::symlink_metadata(&path).is_ok(), "it is not deleted");
+        fs::rename(&aside, &path).unwrap();
+        assert_eq!(shelf.get("a"), Some(record("a", "one")));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Service account tokens that the node requested: while the cloud is away the last real answer is returned unchanged,
 //! as long as it is valid. A token is never invented, because the kubelet would replace a valid one by it.
 //!
-//! The files have mode 0600. Expired ones are erased.
+//! The files have mode 0600. Expired ones are erased. The kept tokens also name the service accounts of callers whose
+//! token the cloud was never asked about (`issued`).
+
+mod issued;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::Time;
@@ -19,10 +23,11 @@ use yurt_pool_protocol::names::STALE_HEADER;
 use yurt_runtime::http::{Body, full, respond};
 use yurt_runtime::{Clock, TaskGroup};
 
-use super::copied::Copies;
 use super::kept_read::{accepted, class_of};
 use super::record::Record;
-use super::shelf::{Limits, Shelf};
+use super::shelf::{Limits, Shelf, Totals};
+use crate::copied::Copies;
+use issued::Issued;
 
 /// Name of the folder below the cache folder.
 pub const FOLDER: &str = "tokens";
@@ -54,10 +59,15 @@ pub struct TokenKey {
 #[derive(Clone)]
 pub struct Tokens {
     shelf: Arc<Shelf>,
+    // Leaf lock.
+    issued: Arc<Mutex<Issued>>,
     copies: Copies,
     clock: Clock,
     tasks: TaskGroup,
 }
+
+/// Returns the user name of a token that the cloud issued through this hub.
+pub type Accounts = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// True if the request asks for a token of a service account.
 #[must_use]
@@ -82,8 +92,12 @@ impl TokenKey {
                 .map(|value: &HeaderValue| value.to_str().unwrap_or_default())
         };
         let request = decode(text(CONTENT_TYPE), body)?;
-        let spec = &request["spec"];
-        let mut audiences: Vec<&str> = spec["audiences"].as_array()?.iter().filter_map(Value::as_str).collect();
+        let spec = request["spec"].as_object().map(|_| &request["spec"])?;
+        let mut audiences = match &spec["audiences"] {
+            Value::Null => Vec::new(), // the apiserver's own audience, as in the token volume of every pod
+            Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+            _ => return None,
+        };
         audiences.sort_unstable();
         let bound = ["apiVersion", "kind", "name", "uid"].map(|name| &spec["boundObjectRef"][name]);
         Some(Self {
@@ -102,12 +116,12 @@ fn decode(content_type: Option<&str>, body: &Bytes) -> Option<Value> {
     serde_json::from_slice(&json).ok()
 }
 
-/// Returns the Unix time at which the token in an answer ends, s.
-fn end_of(content_type: &str, body: &Bytes) -> Option<i64> {
+/// Returns the token in an answer, and the Unix time at which it ends, s.
+fn token_of(content_type: &str, body: &Bytes) -> Option<(String, i64)> {
     let answer = decode(Some(content_type), body)?;
-    answer["status"]["token"].as_str().filter(|token| !token.is_empty())?;
+    let token = answer["status"]["token"].as_str().filter(|token| !token.is_empty())?;
     let end = answer["status"]["expirationTimestamp"].as_str()?;
-    Some(Time::parse(end).ok()?.unix())
+    Some((token.to_owned(), Time::parse(end).ok()?.unix()))
 }
 
 // === impl Tokens ===
@@ -116,12 +130,36 @@ impl Tokens {
     /// Opens the folder.
     #[must_use]
     pub fn open(cache: &Path, clock: Clock, tasks: TaskGroup) -> Self {
+        let shelf = Shelf::open(cache.join(FOLDER), LIMITS);
+        let mut issued = Issued::default();
+        for record in shelf.all() {
+            let subject = serde_json::from_str::<Value>(&record.key).map(|mut key| key[0].take());
+            let token = token_of(record.facts[TYPE].as_str().unwrap_or_default(), &record.body);
+            if let (Ok(subject), Some((token, expires))) = (subject, token) {
+                issued.learn(&subject, &token, expires);
+            }
+        }
         Self {
-            shelf: Arc::new(Shelf::open(cache.join(FOLDER), LIMITS)),
-            copies: Copies::default(),
+            shelf: Arc::new(shelf),
+            issued: Arc::new(Mutex::new(issued)),
+            copies: Copies::within(super::COPIES_MAX),
             clock,
             tasks,
         }
+    }
+
+    /// Returns a function that names the service account of a token, if the cloud issued it through this hub and it has
+    /// not ended.
+    #[must_use]
+    pub fn accounts(&self) -> Accounts {
+        let (issued, clock) = (self.issued.clone(), self.clock.clone());
+        Arc::new(move |token| issued.lock().account(token, clock.unix().secs))
+    }
+
+    /// Records and bytes held.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        self.shelf.totals()
     }
 
     /// Returns the cloud's answer, extended to be kept once it has passed.
@@ -136,11 +174,13 @@ impl Tokens {
         if !key.accepted.contains(&class) {
             return response;
         }
-        let (shelf, tasks, key) = (self.shelf.clone(), self.tasks.clone(), key.key(&class));
+        let (shelf, tasks, issued) = (self.shelf.clone(), self.tasks.clone(), self.issued.clone());
+        let (subject, key) = (key.subject.clone(), key.key(&class));
         let keep = move |body: Bytes| {
-            let Some(expires) = end_of(&content_type, &body) else {
+            let Some((token, expires)) = token_of(&content_type, &body) else {
                 return;
             };
+            issued.lock().learn(&subject, &token, expires);
             let facts = json!({TYPE: content_type, EXPIRES: expires});
             let record = Record { key, facts, body };
             tasks.spawn_isolated("keep-token", async move {
@@ -182,6 +222,10 @@ impl Tokens {
                 _ = check.tick() => {}
             }
             let (shelf, now) = (self.shelf.clone(), self.clock.unix().secs);
+            match is_other {
+                true => self.issued.lock().clear(),
+                false => self.issued.lock().erase(now),
+            }
             let erased = tokio::task::spawn_blocking(move || {
                 let over = |record: &Record| is_other || is_over(record, now);
                 let mut over = shelf.all().into_iter().filter(over);
@@ -228,11 +272,14 @@ mod tests {
         let mut same = spec();
         same["audiences"] = json!(["b", "a"]);
         assert_eq!(key(&same), first);
+        let own = [json!({"audiences": []}), json!({"audiences": null}), json!({})];
+        assert!(own.iter().all(|spec| key(spec) == key(&own[0])));
         for (name, other) in [
             ("audiences", json!(["a"])),
             ("expirationSeconds", json!(600)),
             ("boundObjectRef", json!({"kind": "Pod", "name": "web-1", "uid": "u2"})),
             ("boundObjectRef", Value::Null),
+            ("audiences", Value::Null),
         ] {
             let mut changed = spec();
             changed[name] = other;
@@ -245,6 +292,30 @@ mod tests {
                 None,
                 "{nonsense}"
             );
+        }
+    }
+
+    /// The kubelet names no audience in the tokens of most pods.
+    #[tokio::test]
+    async fn token_for_the_cluster_is_kept_and_names_its_account_also_after_a_restart() {
+        let (folder, (clock, _), tasks) = (TestDir::new(), Clock::fake(), TaskGroup::new());
+        let open = || Tokens::open(folder.path(), clock.clone(), tasks.clone());
+        let mut spec = spec();
+        spec["audiences"] = Value::Null;
+        let (tokens, key) = (open(), key(&spec));
+        tokens
+            .keeping(&key, issued("t1", 3600))
+            .into_body()
+            .collect()
+            .await
+            .unwrap();
+        eventually("the token must be kept", async || tokens.answer(&key).await).await;
+        for tokens in [tokens, open()] {
+            assert_eq!(
+                tokens.accounts()("t1").as_deref(),
+                Some("system:serviceaccount:shop:web")
+            );
+            assert_eq!(tokens.accounts()("t2"), None);
         }
     }
 
@@ -271,6 +342,7 @@ mod tests {
         assert_eq!(answer.status(), StatusCode::CREATED);
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), passed);
         assert_eq!(tokens.shelf.totals().records, 1);
+        assert_eq!(tokens.accounts()("t1"), None, "it is for other audiences");
         hand.advance(Duration::from_secs(3599));
         assert!(tokens.answer(&key).await.is_some());
         hand.advance(Duration::from_secs(1));

@@ -18,9 +18,9 @@ use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::GroupVersionResource;
-use yurt_apimachinery::pool_scope::{self, CONFIG_KEY, Problem, SharedResource};
 use yurt_pool_protocol::feed::VERSION;
 use yurt_pool_protocol::names::{FEED_PATH, SCOPE_CALL};
+use yurt_pool_protocol::pool_scope::{self, CONFIG_KEY, Problem, SharedResource};
 use yurt_runtime::http::client::HttpClient;
 
 use super::election::driver::Leadership;

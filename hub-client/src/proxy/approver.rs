@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{GroupResource, RequestInfo, Status, Verb};
 use yurt_runtime::http::Body;
 
-use crate::filter::binding::{Fault, Table};
+use crate::filter::binding::{Fault, Table, VERBS};
 use crate::filter::{Chain, Inputs};
 use crate::hub_config::{self, HubConfig};
 use crate::replicas::PoolData;
@@ -31,6 +31,10 @@ const WAITING_MAX: usize = 100;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Seconds after which a refused client tries again.
 const RETRY_AFTER: u32 = 1;
+
+/// Subresources without an object of the resource: streams, and requests to the pod or the Service itself. No filter can
+/// be bound to them.
+const NO_OBJECTS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 /// State of the filters' configuration.
 #[derive(Clone)]
@@ -65,6 +69,9 @@ struct Key {
     component: String,
     resource: GroupResource,
     verb: Verb,
+    /// Objects that the request reads; `None` is any.
+    namespace: Option<String>,
+    name: Option<String>,
     state: watch::Receiver<Arc<Approval>>,
 }
 
@@ -165,14 +172,15 @@ impl Approver {
     /// 503 with the reason if the configuration, or an input of the filters, is still missing after [`WAIT_MAX`].
     pub async fn approve(&self, component: &str, info: &RequestInfo) -> Result<Approved, Status> {
         let is_read = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch);
-        let can_bind = info.is_resource && is_read && !component.is_empty();
-        if !can_bind || !self.state.borrow().table.is_filterable(&info.group, &info.resource) {
+        let is_object = !NO_OBJECTS.contains(&info.subresource.as_deref().unwrap_or_default());
+        let can_bind = info.is_resource && is_read && is_object && !component.is_empty();
+        if !can_bind || !self.state.borrow().table.is_filterable(info) {
             return Ok(Approved {
                 chain: Chain::default(),
                 key: None,
             });
         }
-        let until = Instant::now() + WAIT_MAX;
+        let (until, resource) = (Instant::now() + WAIT_MAX, info.group_resource());
         let mut state = self.state.clone();
         let is_synced = |state: &Arc<Approval>| state.waits_for.is_none();
         if !is_synced(&state.borrow()) {
@@ -180,13 +188,15 @@ impl Approver {
             let synced = tokio::time::timeout_at(until, state.wait_for(is_synced));
             if place.is_err() || !matches!(synced.await, Ok(Ok(_))) {
                 let why = self.state.borrow().waits_for.clone().unwrap_or_default();
-                return Err(refused(&info.group_resource(), &why));
+                return Err(refused(&resource, &why));
             }
         }
         let key = Key {
             component: component.to_owned(),
-            resource: info.group_resource(),
+            resource,
             verb: info.verb,
+            namespace: info.namespace.clone(),
+            name: info.name.clone(),
             state,
         };
         let chain = key.chain();
@@ -194,13 +204,37 @@ impl Approver {
         Ok(Approved { chain, key: Some(key) })
     }
 
-    /// Waits for the Services and the members of the pool if `chain` depends on them. Without members the filters hide what
-    /// depends on them, so the request is answered after the wait.
+    /// Returns the filters of the reads of `component` that show the object of this write. Does not wait.
+    #[must_use]
+    pub fn reads_of(&self, component: &str, info: &RequestInfo) -> Vec<Chain> {
+        let (state, mut chains) = (self.state.borrow(), Vec::<Chain>::new());
+        if component.is_empty() || !state.table.is_filterable(info) {
+            return chains;
+        }
+        for verb in VERBS {
+            let chain = state.table.chain(component, &info.group, &info.resource, verb);
+            if !chain.is_empty() && chains.iter().all(|known| known.names() != chain.names()) {
+                chains.push(chain);
+            }
+        }
+        chains
+    }
+
+    /// Waits for the inputs that `chain` depends on. Without members the filters hide what depends on them, and without the
+    /// NodePool's hostNetwork they change nothing, so the request is answered after the wait.
     async fn wait_for_inputs(&self, chain: &Chain, resource: &GroupResource, until: Instant) -> Result<(), Status> {
-        let Inputs { services, pool } = chain.inputs();
+        // Local statuses are known from the start.
+        let Inputs {
+            services,
+            pool,
+            host_network,
+            ..
+        } = chain.inputs();
+        let value = (host_network && self.has_pool).then(|| self.data.host_network().want());
+        let is_unknown = || value.as_ref().is_some_and(|value| value.borrow().is_none());
         let served = |name: &str| self.data.replicas().named(name).is_some_and(|one| one.is_served());
-        let is_missing =
-            || services && !served("services") || pool && self.has_pool && self.data.membership().names().is_none();
+        let has_no_members = || self.has_pool && self.data.membership().names().is_none();
+        let is_missing = || services && !served("services") || pool && has_no_members() || is_unknown();
         if !is_missing() {
             return Ok(());
         }
@@ -229,6 +263,11 @@ fn refused(resource: &GroupResource, why: &str) -> Status {
 // === impl Approved ===
 
 impl Approved {
+    /// True if a filter may be bound to the request now, or was before.
+    pub fn is_filterable(&self) -> bool {
+        self.key.is_some()
+    }
+
     /// The same response; if it is a watch, it ends cleanly when other filters are bound to the request.
     pub fn ending(self, response: Response<Body>) -> Response<Body> {
         let Some(key) = self.key.filter(|key| key.verb == Verb::Watch) else {
@@ -251,6 +290,7 @@ impl Key {
             .borrow()
             .table
             .chain(&self.component, group, resource, self.verb)
+            .about(self.namespace.as_deref(), self.name.as_deref())
     }
 
     /// Resolves when the filters are no longer `names`.

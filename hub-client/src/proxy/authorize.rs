@@ -15,7 +15,9 @@
 //!   they hang up. A peer that needs another review waits for its turn (peers.rs). So made-up tokens cost
 //!   little.
 //! * The verdicts survive a restart; callers are stored as keyed hashes. The file is written in the background, at most
-//!   once a minute. A crash only costs further reviews.
+//!   once a minute, and when the cloud is lost. A crash only costs further reviews.
+//! * While the cloud is away, a token without a verdict of its own has those of its service account, if the cloud issued
+//!   it through this hub. So a pod keeps its rights when the cloud is lost between the renewal of its token and its use.
 //! * A revoked right ends with the cloud's next verdict. Until then it remains usable for [`decision::ALLOWED_FOR`]
 //!   after the last "allowed", and for [`decision::KEPT_FOR`] while the cloud is away. A token is accepted until its
 //!   `exp` at most.
@@ -48,9 +50,10 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use super::caller::{Caller, Credential, Origin};
 use crate::health::CloudReach;
+use crate::offline::tokens::Accounts;
 use answers::Answers;
 use credential::{Key, Salt};
-use decision::{AccessVerdict, Next};
+use decision::{AccessVerdict, KnownAccess, Next};
 use kept::{KeptAnswers, Wall};
 use peers::{Peers, Turn};
 use review::Reviews;
@@ -69,6 +72,8 @@ const RETRY_AFTER: u32 = 5;
 const SAVED_AFTER: Duration = Duration::from_secs(2);
 /// Minimum time between two writes of the file.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
+/// The same while the cloud is lost: a power cut may follow.
+const SAVED_AT_LOSS_EVERY: Duration = Duration::from_secs(10);
 /// Interval of writes for verdicts that were only renewed. After a restart such a verdict looks older by up to this
 /// time.
 const RENEWALS_SAVED_EVERY: Duration = Duration::from_secs(6 * 3600);
@@ -77,10 +82,21 @@ const RENEWALS_SAVED_EVERY: Duration = Duration::from_secs(6 * 3600);
 #[derive(Clone)]
 pub struct Authorizer(Arc<Inner>);
 
+/// Keys of a review.
+#[derive(Clone, Copy)]
+struct Keys {
+    /// That of the caller.
+    own: Key,
+    /// That of its service account, if the hub knows it.
+    account: Option<Key>,
+}
+
 /// Dependencies of the authorizer.
 pub struct Means {
     /// Reviews at the cloud.
     pub reviews: Arc<dyn Reviews>,
+    /// Service accounts of tokens.
+    pub accounts: Accounts,
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
     /// Wakes the cloud's prober.
@@ -147,14 +163,25 @@ impl Authorizer {
     /// # Cancel safety
     /// May be dropped; a review in flight continues.
     pub async fn check(&self, caller: &Caller, info: &RequestInfo) -> Result<(), Status> {
-        let credential = &caller.credential;
-        if *credential == Credential::Node {
-            // The replica was filled with this identity's own rights.
-            return Ok(());
+        // The replica was filled with this identity's own rights.
+        match caller.credential {
+            Credential::Node => Ok(()),
+            _ => self.review(caller, info).await,
         }
+    }
+
+    /// The same for data that was filled with the rights of another caller: the node has to have the right, too.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    ///
+    /// # Cancel safety
+    /// As [`Self::check`].
+    pub async fn review(&self, caller: &Caller, info: &RequestInfo) -> Result<(), Status> {
+        let credential = &caller.credential;
         let inner = &self.0;
         let attributes = review::attributes(info);
-        let key = inner.salt.key(credential, &attributes);
+        let key = inner.keys(credential, &attributes);
         let verdict = match inner.next(&key, credential) {
             Next::Answer(verdict) => verdict,
             Next::AnswerAndAsk(verdict) => {
@@ -174,7 +201,7 @@ impl Authorizer {
     /// Learns from a success of the cloud that `caller` may do what `info` describes; saves the review.
     pub fn learn_allowed(&self, caller: &Caller, info: &RequestInfo) {
         if caller.credential != Credential::Node {
-            let key = self.0.salt.key(&caller.credential, &review::attributes(info));
+            let key = self.0.keys(&caller.credential, &review::attributes(info));
             self.0.answered(key, caller.origin, &Ok(AccessVerdict::Allowed));
         }
     }
@@ -185,7 +212,7 @@ impl Authorizer {
         if caller.credential == Credential::Node {
             return true;
         }
-        let key = self.0.salt.key(&caller.credential, &review::attributes(info));
+        let key = self.0.keys(&caller.credential, &review::attributes(info));
         self.0.unanswered(&key, &caller.credential) == Some(AccessVerdict::Allowed)
     }
 
@@ -202,7 +229,10 @@ impl Authorizer {
         loop {
             let news = async {
                 inner.news.notified().await;
-                tokio::time::sleep(SAVED_AFTER).await;
+                tokio::select! {
+                    () = inner.lost() => {}
+                    () = tokio::time::sleep(SAVED_AFTER) => {}
+                }
             };
             tokio::select! {
                 biased;
@@ -214,7 +244,7 @@ impl Authorizer {
             tokio::select! {
                 biased;
                 () = ends() => break,
-                () = tokio::time::sleep(SAVED_EVERY) => {}
+                () = inner.may_save() => {}
             }
         }
         if !is_foreign.is_cancelled() {
@@ -231,17 +261,37 @@ impl Authorizer {
 // === impl Inner ===
 
 impl Inner {
+    fn keys(&self, credential: &Credential, attributes: &Value) -> Keys {
+        let account = match credential {
+            Credential::Token(token) => (self.means.accounts)(token),
+            Credential::Node | Credential::Certificate { .. } => None,
+        };
+        Keys {
+            own: self.salt.key(credential, attributes),
+            account: account.map(|account| self.salt.account_key(&account, attributes)),
+        }
+    }
+
     /// Returns the decision for this caller now.
-    fn next(&self, key: &Key, credential: &Credential) -> Next {
-        let known = self.answers.lock().known(key, self.means.clock.boot());
+    fn next(&self, key: &Keys, credential: &Credential) -> Next {
         let reach = *self.means.reach.borrow();
+        let known = match reach.is_failing() {
+            true => self.known_without_the_cloud(key),
+            false => self.answers.lock().known(&key.own, self.means.clock.boot()),
+        };
         decision::next(known, reach, self.is_over(credential))
     }
 
     /// Returns the cached verdict for a caller whose review had no result.
-    fn unanswered(&self, key: &Key, credential: &Credential) -> Option<AccessVerdict> {
-        let known = self.answers.lock().known(key, self.means.clock.boot());
-        decision::unanswered(known, self.is_over(credential))
+    fn unanswered(&self, key: &Keys, credential: &Credential) -> Option<AccessVerdict> {
+        decision::unanswered(self.known_without_the_cloud(key), self.is_over(credential))
+    }
+
+    /// Returns the caller's verdict, else that of its service account.
+    fn known_without_the_cloud(&self, key: &Keys) -> Option<KnownAccess> {
+        let (answers, now) = (self.answers.lock(), self.means.clock.boot());
+        let of_account = || key.account.and_then(|account| answers.known(&account, now));
+        answers.known(&key.own, now).or_else(of_account)
     }
 
     fn is_over(&self, credential: &Credential) -> bool {
@@ -249,11 +299,11 @@ impl Inner {
     }
 
     /// Returns the cloud's verdict. Stops waiting as soon as the probes find the cloud away.
-    async fn ask(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<AccessVerdict, String> {
+    async fn ask(self: &Arc<Self>, key: Keys, caller: &Caller, attributes: Value) -> Result<AccessVerdict, String> {
         let question = self.ask_in_turn(key, caller, attributes);
         let mut reach = self.means.reach.clone();
         let goes_away = async {
-            if reach.wait_for(|reach| decision::is_away(*reach)).await.is_err() {
+            if reach.wait_for(|reach| reach.is_failing()).await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
@@ -268,11 +318,11 @@ impl Inner {
     /// flight.
     async fn ask_in_turn(
         self: &Arc<Self>,
-        key: Key,
+        key: Keys,
         caller: &Caller,
         attributes: Value,
     ) -> Result<AccessVerdict, String> {
-        let in_flight = self.asked.lock().get(&key).cloned();
+        let in_flight = self.asked.lock().get(&key.own).cloned();
         if let Some(question) = in_flight {
             return question.await;
         }
@@ -296,14 +346,14 @@ impl Inner {
     /// without waiting callers, and keeps `turn` to its end.
     fn question(
         self: &Arc<Self>,
-        key: Key,
+        key: Keys,
         caller: &Caller,
         attributes: Value,
         max: usize,
         turn: Option<Turn>,
     ) -> Option<Question> {
         let mut asked = self.asked.lock();
-        if let Some(question) = asked.get(&key) {
+        if let Some(question) = asked.get(&key.own) {
             return Some(question.clone());
         }
         if asked.len() >= max {
@@ -311,7 +361,7 @@ impl Inner {
         }
         let in_flight = Asked {
             inner: self.clone(),
-            key,
+            key: key.own,
         };
         let origin = caller.origin;
         let asking = self.means.reviews.ask(caller.credential.clone(), attributes);
@@ -323,22 +373,26 @@ impl Inner {
         });
         let question = answering.map(|answer| answer.unwrap_or_else(|lost| Err(lost.to_string())));
         let question = question.boxed().shared();
-        asked.insert(key, question.clone());
+        asked.insert(key.own, question.clone());
         Some(question)
     }
 
-    fn answered(&self, key: Key, origin: Origin, answer: &Result<AccessVerdict, String>) {
+    fn answered(&self, key: Keys, origin: Origin, answer: &Result<AccessVerdict, String>) {
         let now = self.means.clock.boot();
         let Ok(verdict) = *answer else {
-            self.answers.lock().failed(&key, now);
+            self.answers.lock().failed(&key.own, now);
             self.means.wake.notify_one();
             return;
         };
         let before = if verdict == AccessVerdict::Unauthorized {
             self.peers.lock().refused(origin, now);
-            self.answers.lock().forget(&key)
+            self.answers.lock().forget(&key.own)
         } else {
-            self.answers.lock().learn(key, verdict, Duration::ZERO, now)
+            let mut answers = self.answers.lock();
+            if let Some(account) = key.account {
+                answers.learn(account, verdict, Duration::ZERO, now);
+            }
+            answers.learn(key.own, verdict, Duration::ZERO, now)
         };
         self.is_dirty.store(true, Ordering::Relaxed);
         let is_old = now.since(*self.saved_at.lock()) >= RENEWALS_SAVED_EVERY;
@@ -349,6 +403,23 @@ impl Inner {
         };
         if is_news {
             self.news.notify_one();
+        }
+    }
+
+    /// Waits until the file may be written again. The loss of the cloud shortens the wait.
+    async fn may_save(&self) {
+        tokio::time::sleep(SAVED_AT_LOSS_EVERY).await;
+        tokio::select! {
+            () = self.lost() => {}
+            () = tokio::time::sleep(SAVED_EVERY - SAVED_AT_LOSS_EVERY) => {}
+        }
+    }
+
+    /// Resolves while the cloud is lost.
+    async fn lost(&self) {
+        let mut reach = self.means.reach.clone();
+        if reach.wait_for(|reach| reach.is_lost()).await.is_err() {
+            std::future::pending().await
         }
     }
 
@@ -387,7 +458,8 @@ impl Drop for Asked {
 fn name_of(credential: &Credential) -> &str {
     match credential {
         Credential::Certificate { user, .. } => user,
-        Credential::Node | Credential::Token(_) => "the bearer of this token",
+        Credential::Token(_) => "the bearer of this token",
+        Credential::Node => "this node",
     }
 }
 

@@ -8,6 +8,7 @@
 //! | get of one object | the cloud | the complete replica that knows most about it |
 //!
 //! While the cloud answers, it decides in every doubt: about rights, forms, and positions that the replica does not have.
+//! Reads with filters are answered by `filtered.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use yurt_apimachinery::query::Query;
-use yurt_apimachinery::{GroupVersionResource, ListOptions, RequestInfo, ResourceVersion, Status, Verb};
+use yurt_apimachinery::{GroupVersionResource, ListOptions, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_runtime::http::Body;
 use yurt_storage::Replica;
 
@@ -28,12 +29,9 @@ use crate::cache::entry::{Entry, Reader};
 use crate::cache::key::Key;
 use crate::cache::store::Cache;
 use crate::config::WorkingMode;
-use crate::health::CloudReach;
 
 /// Maximum time that a request waits for the first list of its selection. A longer list is passed on.
-const FIRST_LIST_MAX: Duration = Duration::from_secs(2);
-/// Consecutive failed probes after which the cloud gets no read first.
-const LOST: u32 = 2;
+pub(super) const FIRST_LIST_MAX: Duration = Duration::from_secs(2);
 /// Header with which a client asks for its requests to be cached, as in OpenYurt.
 const EDGE_CACHE: &str = "edge-cache";
 /// `Retry-After` in seconds without the cloud and without the data.
@@ -73,7 +71,7 @@ impl Cached {
             return Ok(None);
         }
         let head = Head::of(request, info);
-        if is_away(*self.local.serving.cloud.borrow()) {
+        if self.local.serving.cloud.borrow().is_lost() {
             return self.without_cloud(&head, caller).await;
         }
         let Some(key) = Key::of(info, request.uri().query()) else {
@@ -108,9 +106,20 @@ impl Cached {
 
     /// True if a complete selection knows the object that this get names.
     #[must_use]
-    pub fn covers(&self, head: &Head) -> bool {
+    pub fn covers(&self, head: &Head, caller: &Caller) -> bool {
         let name = head.info.name.as_ref().filter(|_| head.info.verb == Verb::Get);
-        name.is_some_and(|name| self.cache.covering(&head.info, name).is_some())
+        name.is_some_and(|name| self.cache.covering(&head.info, name, is_node(caller)).is_some())
+    }
+
+    /// Checks the caller's right to the data of a selection.
+    ///
+    /// # Errors
+    /// As [`Authorizer::check`](super::authorize::Authorizer::check).
+    pub(super) async fn check_right(&self, entry: &Entry, caller: &Caller, info: &RequestInfo) -> Result<(), Status> {
+        match entry.is_of_node() {
+            true => self.local.authorizer.check(caller, info).await,
+            false => self.local.authorizer.review(caller, info).await,
+        }
     }
 
     /// Answers without the cloud; `None` if nothing is cached for this read.
@@ -120,11 +129,11 @@ impl Cached {
     pub async fn without_cloud(&self, head: &Head, caller: &Caller) -> Result<Option<Response<Body>>, Status> {
         let Head { request, info } = head;
         let entry = match (info.verb, &info.name) {
-            (Verb::Get, Some(name)) => self.cache.covering(info, name),
+            (Verb::Get, Some(name)) => self.cache.covering(info, name, is_node(caller)),
             _ => Key::of(info, request.uri().query()).and_then(|key| self.cache.get(&key)),
         };
         let Some(entry) = entry else { return Ok(None) };
-        self.local.authorizer.check(caller, info).await?;
+        self.check_right(&entry, caller, info).await?;
         if let Some(reader) = reader_of(caller) {
             // Its stream goes on when the cloud returns, without another request.
             entry.accept(&reader, false);
@@ -140,36 +149,12 @@ impl Cached {
         self.serve(head, replica).await
     }
 
-    /// The replica of the selection that a list or watch describes, for every component: created on first use. `None` if
-    /// it cannot be cached, or is not complete in time.
-    ///
-    /// # Errors
-    /// As the authorizer: the caller may not read the selection, or its rights are not known.
-    pub async fn replica_for<B>(
-        &self,
-        request: &Request<B>,
-        info: &RequestInfo,
-        caller: &Caller,
-    ) -> Result<Option<Arc<Replica>>, Status> {
-        let (Some(key), Some(reader)) = (Key::of(info, request.uri().query()), reader_of(caller)) else {
-            return Ok(None);
-        };
-        self.local.authorizer.check(caller, info).await?;
-        let Ok(entry) = self.cache.get_or_create(&key, &reader).await else {
-            return Ok(None);
-        };
-        entry.accept(&reader, false);
-        entry.settled(FIRST_LIST_MAX).await;
-        let replica = entry.replica().clone();
-        Ok(Some(replica).filter(|replica| replica.is_served()))
-    }
-
     /// Records that the cloud answered a read of this caller: its credential works for this selection.
     pub fn note_answer(&self, head: &Head, caller: &Caller, response: &Response<Body>) {
         if !response.status().is_success() {
             return;
         }
-        if self.covers(head) {
+        if self.covers(head, caller) {
             // Rights to read it without the cloud.
             self.local.authorizer.learn_allowed(caller, &head.info);
         }
@@ -203,7 +188,9 @@ impl Cached {
             return None;
         }
         // A refused caller gets the cloud's own refusal, and makes nothing.
-        self.local.authorizer.check(caller, &head.info).await.ok()?;
+        if known.is_none() {
+            self.local.authorizer.check(caller, &head.info).await.ok()?;
+        }
         let entry = match (known, &reader) {
             (Some(entry), _) => entry,
             (None, Some(reader)) => {
@@ -214,6 +201,7 @@ impl Cached {
             }
             (None, None) => return None,
         };
+        self.check_right(&entry, caller, &head.info).await.ok()?;
         if let Some(reader) = reader {
             entry.accept(&reader, false);
         }
@@ -240,22 +228,7 @@ impl Cached {
     }
 
     async fn serve(&self, head: &Head, replica: &Arc<Replica>) -> Result<Option<Response<Body>>, Status> {
-        let Head { request, info } = head;
-        let (mut selected, mut info) = (Request::new(()), info.clone());
-        *selected.uri_mut() = request.uri().clone();
-        *selected.headers_mut() = request.headers().clone();
-        if info.verb != Verb::Get {
-            // The replica is the selection: nothing is left to select, also by fields that this hub does not know.
-            let path = match without_selectors(request.uri()) {
-                Some(query) => format!("{}?{query}", request.uri().path()),
-                None => request.uri().path().to_owned(),
-            };
-            *selected.uri_mut() = path.parse().map_err(|_| Status::bad_request("unusable query"))?;
-            info.name = None;
-        }
-        if !replica.collection().kind().namespaced {
-            info.namespace = None;
-        }
+        let (selected, info) = head.of_selection(replica.collection().kind())?;
         let source = Source {
             collection: replica.collection(),
             is_clouds: true,
@@ -275,7 +248,7 @@ impl Cached {
 // === impl Head ===
 
 impl Head {
-    fn of<B>(request: &Request<B>, info: &RequestInfo) -> Self {
+    pub(super) fn of<B>(request: &Request<B>, info: &RequestInfo) -> Self {
         let mut head = Request::new(());
         *head.uri_mut() = request.uri().clone();
         let accept = request.headers().get(ACCEPT).cloned();
@@ -284,6 +257,33 @@ impl Head {
             request: head,
             info: info.clone(),
         }
+    }
+
+    /// URI and accepted form.
+    pub(super) fn into_request(self) -> Request<()> {
+        self.request
+    }
+
+    /// The same read of its own selection, of `kind`.
+    ///
+    /// # Errors
+    /// 400 for a query without a usable rest.
+    pub(super) fn of_selection(&self, kind: &ResourceKind) -> Result<(Request<()>, RequestInfo), Status> {
+        let (mut selected, mut info) = (self.request.clone(), self.info.clone());
+        if info.verb != Verb::Get {
+            // The replica is the selection: nothing is left to select, also by fields that this hub does not know.
+            let uri = self.request.uri();
+            let path = match without_selectors(uri) {
+                Some(query) => format!("{}?{query}", uri.path()),
+                None => uri.path().to_owned(),
+            };
+            *selected.uri_mut() = path.parse().map_err(|_| Status::bad_request("unusable query"))?;
+            info.name = None;
+        }
+        if !kind.namespaced {
+            info.namespace = None;
+        }
+        Ok((selected, info))
     }
 
     /// True if the client reads metadata or tables: the objects behind them may be many times as large.
@@ -298,14 +298,14 @@ fn is_read(info: &RequestInfo) -> bool {
     info.is_resource && is_read && info.subresource.is_none()
 }
 
-/// True if requests to the cloud are futile at present.
-fn is_away(reach: CloudReach) -> bool {
-    reach.failed_probes.is_some_and(|failed| failed >= LOST)
+/// True for a caller with the node's identity.
+fn is_node(caller: &Caller) -> bool {
+    caller.credential == Credential::Node
 }
 
 /// Returns the credential with which the cloud can be read for this caller; `None` for a client certificate, which cannot
 /// be passed on.
-fn reader_of(caller: &Caller) -> Option<Reader> {
+pub(super) fn reader_of(caller: &Caller) -> Option<Reader> {
     match &caller.credential {
         Credential::Node => Some(Reader::Node),
         Credential::Token(token) => {

@@ -57,7 +57,7 @@ impl Local {
             .data
             .serving(&info.group, &info.resource)
             .filter(|_| info.is_resource && is_object(info))
-            // What an operator binds filters to is not passed on unfiltered.
+            // A resource that an operator binds a filter to is not passed on unfiltered.
             .filter(|replica| may_be_told(caller, replica) || !chain.is_empty())
         else {
             return Ok(None);
@@ -96,28 +96,39 @@ impl Local {
             return Err(Status::too_many_requests(&why, 1));
         }
         let edition = self.derived.editions().of(&caller.component, &info.group_resource());
-        let view = match chain.is_empty() && edition == 0 {
-            true => None,
-            false => Some(self.derived.of(&replica, chain, edition).await?),
+        if !chain.is_empty() || edition != 0 {
+            return self.answer_view(request, info, &replica, chain, edition).await;
+        }
+        let source = Source {
+            collection: replica.collection(),
+            gone: replica.gone(),
+            least: self.least(&replica),
+            is_fresh: self.data.is_fresh(replica.name()),
+            is_clouds: true,
         };
-        let source = match &view {
-            None => Source {
-                collection: replica.collection(),
-                gone: replica.gone(),
-                least: self.least(&replica),
-                is_fresh: self.data.is_fresh(replica.name()),
-                is_clouds: true,
-            },
-            Some(view) => Source {
-                collection: view.collection(),
-                gone: view.ended(),
-                // A read of the latest state does not show less than the replica has.
-                least: self
-                    .least(&replica)
-                    .max(replica.collection().read(Collection::position)),
-                is_fresh: self.data.is_fresh(replica.name()),
-                is_clouds: false,
-            },
+        self.serving.answer(request, info, source).await
+    }
+
+    /// Answers from the view of `replica` through `chain`.
+    ///
+    /// # Errors
+    /// As [`Derived::of`] and [`Serving::answer`].
+    pub(super) async fn answer_view<B>(
+        &self,
+        request: &Request<B>,
+        info: &RequestInfo,
+        replica: &Arc<Replica>,
+        chain: &Chain,
+        edition: u64,
+    ) -> Result<Option<Response<Body>>, Status> {
+        let view = self.derived.of(replica, chain, edition).await?;
+        let source = Source {
+            collection: view.collection(),
+            gone: view.ended(),
+            // A read of the latest state does not show less than the replica has.
+            least: self.least(replica).max(replica.collection().read(Collection::position)),
+            is_fresh: self.data.is_fresh(replica.name()),
+            is_clouds: false,
         };
         self.serving.answer(request, info, source).await
     }
@@ -225,6 +236,7 @@ mod tests {
         let (clock, _) = Clock::fake();
         let means = Means {
             reviews: Arc::new(Nobody),
+            accounts: Arc::new(|_| None),
             reach: reach.subscribe(),
             wake: Arc::default(),
             clock: clock.clone(),
@@ -239,7 +251,11 @@ mod tests {
             options: FilterOptions::default(),
         };
         Local {
-            derived: Derived::new(LiveInputs::new(node, data.clone()), Arc::default(), TaskGroup::new()),
+            derived: Derived::new(
+                LiveInputs::new(node, data.clone(), watch::Sender::default().subscribe()),
+                Arc::default(),
+                TaskGroup::new(),
+            ),
             mode: WorkingMode::Edge,
             data,
             authorizer: Authorizer::open(means, folder.path().join(FILE)),

@@ -20,12 +20,15 @@ use crate::offline::answers::Answers;
 use crate::offline::events::{EventWrite, Events};
 use crate::offline::kept_read::KeptRead;
 use crate::offline::own::OwnWrites;
+use crate::offline::own::registration;
 use crate::offline::own::write::OwnKey;
 use crate::offline::tokens::{TokenKey, Tokens};
-use crate::offline::{is_away, is_lost, is_of_gateway};
+use crate::offline::{is_away, is_of_gateway};
 
 /// Maximum time of a small request at the cloud before it is answered here; the kubelet waits for 10 s.
 const TIMEOUT: Duration = Duration::from_secs(4);
+/// Suffix of the component of a caller with a token, in the keys of its kept answers.
+const OF_TOKEN: &str = " with a token";
 /// Decides if answers for a component are kept.
 pub type IsCacheable = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
@@ -92,6 +95,9 @@ impl Offline {
         if crate::offline::tokens::is_token_request(info) {
             return self.pass_token_request(cloud, request, info, caller).await;
         }
+        if registration::is_registration(info) {
+            return self.pass_registration(cloud, request, info, caller).await;
+        }
         match EventWrite::of(info) {
             Some(write) => self.pass_event(&write, cloud, request, info, caller).await,
             None => self.read(cloud, request, info, caller).await,
@@ -114,6 +120,27 @@ impl Offline {
             (Err(away), Some(key)) if is_away(&away) => self.tokens.answer(&key).await.ok_or(away),
             (sent, _) => sent,
         }
+    }
+
+    /// Passes the creation of a Node on. While the cloud is away, that of the own Node is refused if it exists.
+    async fn pass_registration(
+        &self,
+        cloud: &PassThrough,
+        request: Request<Body>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        let (head, body) = request.into_parts();
+        let body = read_body(body, registration::NODE_MAX).await?;
+        let headers = head.headers.clone();
+        let away = match cloud
+            .send(Request::from_parts(head, full(body.clone())), info, caller)
+            .await
+        {
+            Err(away) if is_away(&away) => away,
+            sent => return sent,
+        };
+        Err(self.own.registered(&headers, &body).await.unwrap_or(away))
     }
 
     async fn pass_event(
@@ -145,7 +172,7 @@ impl Offline {
         caller: &Caller,
     ) -> Result<Response<Body>, Status> {
         let away = || Status::service_unavailable("the cloud is unreachable", crate::offline::reply::RETRY_AFTER);
-        if is_lost(*self.reach.borrow()) {
+        if self.reach.borrow().is_lost() {
             return Err(away());
         }
         match tokio::time::timeout(TIMEOUT, cloud.send(request.map(full), info, caller)).await {
@@ -168,7 +195,7 @@ impl Offline {
         };
         let headers = request.headers().clone();
         let reach = *self.reach.borrow();
-        if is_lost(reach)
+        if reach.is_lost()
             && let Some(answer) = self.kept(&read, &headers, info, caller).await?
         {
             return Ok(answer);
@@ -178,6 +205,10 @@ impl Offline {
                 Ok(self.kept(&read, &headers, info, caller).await?.unwrap_or(response))
             }
             Ok(response) => {
+                let is_refused = response.status() == StatusCode::FORBIDDEN;
+                if is_refused && read.is_discovery() && caller.credential != Credential::Node {
+                    return Ok(response);
+                }
                 if response.status() == StatusCode::OK {
                     self.authorizer.learn_allowed(caller, info);
                 }
@@ -190,9 +221,11 @@ impl Offline {
 
     /// State for the operator.
     pub(crate) fn describe(&self) -> Value {
-        let (answers, (events, event_bytes, dropped)) = (self.answers.totals(), self.events.totals());
+        let (answers, tokens) = (self.answers.totals(), self.tokens.totals());
+        let (events, event_bytes, dropped) = self.events.totals();
         json!({
             "answers": {"records": answers.records, "bytes": answers.bytes},
+            "tokens": {"records": tokens.records, "bytes": tokens.bytes},
             "localWrites": self.own.pending.keys(),
             "events": {"records": events, "bytes": event_bytes, "dropped": dropped},
         })
@@ -218,6 +251,12 @@ impl Offline {
             return None;
         }
         let component = Some(caller.component.as_str()).filter(|name| (self.is_cacheable)(name));
+        // A token claims its component. What the cloud refuses it must not delete what the node may read.
+        let of_token = component.map(|name| format!("{name}{OF_TOKEN}"));
+        let component = match caller.credential {
+            Credential::Node => component,
+            _ => of_token.as_deref(),
+        };
         KeptRead::of(request.method(), request.uri(), request.headers(), info, component)
     }
 

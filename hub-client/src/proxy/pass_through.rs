@@ -66,10 +66,9 @@ impl PassThrough {
             ));
         }
         let places = self.candidates().await?;
-        if let Some(upgrade) = request.headers().get(UPGRADE).cloned() {
+        if let Some(upgrade) = upgrade_to_pass(request.headers()) {
             return self.upgrade(&places, request, &upgrade, caller).await;
         }
-        let is_stream = is_stream(info);
         let te = accepts_trailers(request.headers()).then(|| HeaderValue::from_static("trailers"));
         let (head, body) = request.into_parts();
         let mut outgoing = Outgoing::new(forwardable(head), body);
@@ -77,12 +76,7 @@ impl PassThrough {
         let (mut failed, mut attempt) = (None, 0);
         while let Some(place) = next_place(&places, attempt) {
             let server = self.cloud.at(place);
-            let forwarding = forwarding(server, caller);
-            let lane = if is_stream {
-                &forwarding.streams
-            } else {
-                &forwarding.calls
-            };
+            let lane = forwarding(server, caller).lane_for(info);
             attempt += 1;
             let lost = server.availability.lost();
             let slot = match lost.run_until_cancelled(lane.slot()).await {
@@ -250,10 +244,21 @@ fn forwarding<'a>(server: &'a CloudServer, caller: &Caller) -> &'a Forwarding {
     }
 }
 
-/// True for a request whose answer may be endless.
-fn is_stream(info: &RequestInfo) -> bool {
-    let is_streamed = |name: &str| matches!(name, "log" | "proxy");
-    matches!(info.verb, Verb::Watch | Verb::Proxy) || info.subresource.as_deref().is_some_and(is_streamed)
+/// Protocol of an upgrade that is passed on. A request that asks for HTTP or TLS is sent without the upgrade, as RFC 9110
+/// 7.8 permits: over such a connection, requests would reach the cloud unchecked.
+fn upgrade_to_pass(headers: &HeaderMap) -> Option<HeaderValue> {
+    let is_http = |protocol: &str| {
+        let name = protocol.split('/').next().unwrap_or_default().trim();
+        ["h2c", "http", "tls"]
+            .iter()
+            .any(|other| name.eq_ignore_ascii_case(other))
+    };
+    let is_passed = |value: &HeaderValue| value.to_str().is_ok_and(|value| !value.split(',').any(is_http));
+    headers
+        .get_all(UPGRADE)
+        .iter()
+        .all(is_passed)
+        .then(|| headers.get(UPGRADE).cloned())?
 }
 
 /// True if the client reads trailers.
@@ -332,5 +337,33 @@ async fn tunnel(downstream: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade:
         tokio::io::copy_bidirectional_with_sizes(&mut downstream, &mut upstream, COPY_BUFFER, COPY_BUFFER).await;
     if let Err(error) = copied {
         tracing::debug!(%error, "Upgraded connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_the_clients_connection_are_not_passed_on() {
+        let mut request = Request::new(());
+        let headers = request.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("close, X-Hop"));
+        for name in [
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "keep-alive",
+            "proxy-authorization",
+            "proxy-connection",
+        ] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        for name in ["host", "upgrade", "x-hop", "x-kept"] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        let head = forwardable(request.into_parts().0);
+        let names: Vec<&str> = head.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["x-kept"]);
     }
 }

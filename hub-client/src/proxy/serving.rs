@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::ACCEPT;
 use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{ListOptions, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
+use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_codec::negotiation::{Negotiated, Shape, negotiate};
 use yurt_codec::protobuf;
 use yurt_pool_protocol::names::{GENERATION_HEADER, STALE_HEADER};
@@ -96,6 +97,24 @@ impl Serving {
         negotiated.check(kind, Shape::Object)?;
         let body = negotiated.object(kind, &object, self.now());
         Ok(respond(source, negotiated.content_type(Shape::Object), full(body)))
+    }
+
+    /// Content type and body of one object, in the form that `request` accepts.
+    ///
+    /// # Errors
+    /// 406 for a form that is not supported.
+    pub(super) fn object<B>(
+        &self,
+        request: &Request<B>,
+        kind: &'static ResourceKind,
+        object: &Object,
+    ) -> Result<(HeaderValue, Bytes), Status> {
+        let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let query = request.uri().query();
+        let negotiated = negotiate(accept, Shape::Object, protobuf::supports(kind), query, None)?;
+        negotiated.check(kind, Shape::Object)?;
+        let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Object));
+        Ok((content_type, negotiated.object(kind, object, self.now())))
     }
 
     /// Returns `None` if the cloud has to answer.

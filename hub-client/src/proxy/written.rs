@@ -5,23 +5,22 @@
 //! RV only for a limited time: one that the replica never reaches must not delay every later read.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Response;
 use http::header::CONTENT_TYPE;
-use hyper::body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{RequestInfo, ResourceKind, ResourceVersion, Verb};
 use yurt_codec::negotiation::{Format, body_format, body_json};
 use yurt_runtime::Clock;
-use yurt_runtime::http::{Body, BoxError, Inflate, inflate_for};
+use yurt_runtime::http::{Body, Inflate, inflate_for};
 use yurt_storage::Replica;
+
+use crate::copied::Copies;
 
 /// Maximum bytes of an answer that are read for its resourceVersion; a larger answer passes unread.
 const ANSWER_MAX: usize = 3 << 20;
@@ -32,6 +31,8 @@ const WAITED_FOR: Duration = Duration::from_secs(30);
 pub struct Written {
     clock: Clock,
     writes: Mutex<BTreeMap<String, Write>>,
+    /// Answers on their way to a client; each is bounded for itself.
+    copies: Copies,
 }
 
 #[derive(Clone, Copy)]
@@ -39,14 +40,6 @@ struct Write {
     generation: u64,
     version: ResourceVersion,
     at: BootTime,
-}
-
-/// Answer on its way to the client, read as it passes.
-struct Noted {
-    body: Body,
-    /// Bytes that have passed; `None` once they are read, or if they are too many.
-    seen: Option<BytesMut>,
-    note: Note,
 }
 
 /// Data needed to read an answer.
@@ -88,6 +81,7 @@ impl Written {
         Self {
             clock,
             writes: Mutex::default(),
+            copies: Copies::within(usize::MAX),
         }
     }
 
@@ -133,10 +127,7 @@ impl Written {
             namespace: info.namespace.clone().unwrap_or_default(),
             name: info.name.clone(),
         };
-        response.map(|body| {
-            let seen = Some(BytesMut::new());
-            http_body_util::BodyExt::boxed_unsync(Noted { body, seen, note })
-        })
+        response.map(|body| self.copies.of(body, ANSWER_MAX, |answer| note.read(answer)))
     }
 
     fn note(&self, collection: &str, generation: u64, version: ResourceVersion) {
@@ -160,63 +151,6 @@ impl Written {
     }
 }
 
-// === impl Noted ===
-
-impl hyper::body::Body for Noted {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(piece) = frame.data_ref() {
-                    self.keep(piece);
-                }
-                // A client that knows the length has the whole body before its end is polled.
-                if self.body.is_end_stream() {
-                    self.read();
-                }
-            }
-            Some(Err(_)) => self.seen = None,
-            None => self.read(),
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Noted {
-    fn keep(&mut self, piece: &Bytes) {
-        let fits = |seen: &BytesMut| seen.len() + piece.len() <= ANSWER_MAX;
-        self.seen = self.seen.take().filter(fits);
-        if let Some(seen) = &mut self.seen {
-            seen.extend_from_slice(piece);
-        }
-    }
-
-    fn read(&mut self) {
-        let seen = self.seen.take().map(BytesMut::freeze);
-        let Some(seen) = seen.and_then(|seen| plain(self.note.inflate.take(), seen)) else {
-            return;
-        };
-        for replica in &self.note.replicas {
-            let collection = replica.collection();
-            if let Some(version) = self.note.version(collection.kind(), &seen) {
-                let generation = collection.read(|held| held.generation());
-                self.note.written.note(replica.name(), generation, version);
-            }
-        }
-    }
-}
-
 /// Returns the uncompressed body; `None` if it is not valid gzip, or too large.
 fn plain(inflate: Option<Box<Inflate>>, mut body: Bytes) -> Option<Bytes> {
     let Some(mut inflate) = inflate else { return Some(body) };
@@ -236,6 +170,20 @@ fn plain(inflate: Option<Box<Inflate>>, mut body: Bytes) -> Option<Bytes> {
 // === impl Note ===
 
 impl Note {
+    /// Notes the RV of the object in `answer`.
+    fn read(mut self, answer: Bytes) {
+        let Some(answer) = plain(self.inflate.take(), answer) else {
+            return;
+        };
+        for replica in &self.replicas {
+            let collection = replica.collection();
+            if let Some(version) = self.version(collection.kind(), &answer) {
+                let generation = collection.read(|held| held.generation());
+                self.written.note(replica.name(), generation, version);
+            }
+        }
+    }
+
     /// Returns the RV of the object if it is the written one.
     fn version(&self, kind: &ResourceKind, body: &Bytes) -> Option<ResourceVersion> {
         let json = body_json(self.format, &kind.api_version(), &kind.kind, body).ok()?;
@@ -254,6 +202,15 @@ mod tests {
     use super::*;
 
     const ALL: &str = "services";
+
+    #[test]
+    fn answer_that_is_decompressed_has_a_limit() {
+        let of = |bytes: usize| {
+            let zipped = yurt_runtime::http::gzip_bytes(&vec![b' '; bytes]);
+            plain(Some(Box::default()), zipped).map(|plain| plain.len())
+        };
+        assert_eq!((of(ANSWER_MAX), of(ANSWER_MAX + 1)), (Some(ANSWER_MAX), None));
+    }
 
     #[test]
     fn reads_wait_for_the_latest_write_of_their_history() {

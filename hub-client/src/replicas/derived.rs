@@ -19,13 +19,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::{ResourceVersion, Status};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion, Status};
 use yurt_collection::Collection;
 use yurt_runtime::TaskGroup;
 use yurt_storage::serve::WAIT_FOR_RV;
 use yurt_storage::{Replica, SharedCollection};
 
-use crate::filter::Chain;
+use crate::filter::{Chain, Verdict};
 use editions::Editions;
 use follow::Follow;
 use inputs::LiveInputs;
@@ -56,6 +56,7 @@ type Key = (usize, Vec<&'static str>, u64);
 /// One view.
 pub struct View {
     collection: Arc<SharedCollection>,
+    source: Arc<SharedCollection>,
     used: Mutex<Instant>,
     ended: CancellationToken,
 }
@@ -98,6 +99,64 @@ impl Derived {
         Ok(view)
     }
 
+    /// Filters one object with the present inputs.
+    ///
+    /// # Errors
+    /// 503 while an input of the filters is unknown.
+    pub fn filter(&self, kind: &ResourceKind, object: &Object, chain: &Chain) -> Result<Verdict, Status> {
+        self.0.inputs.check(chain)?;
+        Ok(self.0.inputs.with(|context| chain.filter(kind, object, context)))
+    }
+
+    /// The object of the source that a view of `kind` and `edition` shows under `version`; `None` if no view does now.
+    /// `is_read` selects the views by the names of their filters.
+    #[must_use]
+    pub fn source_of(
+        &self,
+        kind: &ResourceKind,
+        edition: u64,
+        is_read: &dyn Fn(&[&str]) -> bool,
+        key: &ObjectKey,
+        version: ResourceVersion,
+    ) -> Option<Object> {
+        let shown = self.shown(kind, edition, is_read, key);
+        shown
+            .into_iter()
+            .find_map(|(own, object)| (own == version).then_some(object))
+    }
+
+    /// The highest RV under which the views show the state that the source has under `version`; `None` if none shows it.
+    #[must_use]
+    pub fn shown_as(
+        &self,
+        kind: &ResourceKind,
+        edition: u64,
+        is_read: &dyn Fn(&[&str]) -> bool,
+        key: &ObjectKey,
+        version: ResourceVersion,
+    ) -> Option<ResourceVersion> {
+        let shown = self.shown(kind, edition, is_read, key).into_iter();
+        let same = shown.filter(|(_, object)| object.resource_version() == version);
+        same.map(|(own, _)| own).max()
+    }
+
+    /// RVs of an object in the views, each with the state of the source that it shows.
+    fn shown(
+        &self,
+        kind: &ResourceKind,
+        edition: u64,
+        is_read: &dyn Fn(&[&str]) -> bool,
+        key: &ObjectKey,
+    ) -> Vec<(ResourceVersion, Object)> {
+        let views = self.0.views.lock();
+        let views = views
+            .iter()
+            .filter(|((_, names, own), _)| *own == edition && is_read(names));
+        let views: Vec<Arc<View>> = views.map(|(_, view)| view.clone()).collect();
+        let of_kind = views.iter().filter(|view| view.source.kind() == kind);
+        of_kind.filter_map(|view| view.shown(key)).collect()
+    }
+
     fn find_or_start(&self, replica: &Arc<Replica>, chain: &Chain, edition: u64) -> Result<Arc<View>, Status> {
         let source = replica.collection();
         let key = (Arc::as_ptr(source).addr(), chain.names(), edition);
@@ -123,6 +182,7 @@ impl Derived {
         }
         let view = Arc::new(View {
             collection: Arc::new(SharedCollection::view_of(source)),
+            source: source.clone(),
             used: Mutex::new(Instant::now()),
             ended: replica.gone().child_token(),
         });
@@ -178,6 +238,21 @@ impl View {
         &self.ended
     }
 
+    /// The RV of an object here, and the state of the source that it shows; `None` if the source has a later one.
+    fn shown(&self, key: &ObjectKey) -> Option<(ResourceVersion, Object)> {
+        let of_view = |held: &Collection| {
+            let version = held.object(key)?.resource_version();
+            Some((version, held.position(), held.generation()))
+        };
+        let (version, position, generation) = self.collection.read(of_view)?;
+        // Everything up to its position is applied here, and the source only moves forward.
+        let object = self.source.read(|held| {
+            let object = held.object(key).filter(|_| held.generation() == generation);
+            object.filter(|object| object.resource_version() <= position).cloned()
+        });
+        Some((version, object?))
+    }
+
     /// True if this is still a view of the present data of `source`.
     fn is_of(&self, source: &SharedCollection) -> bool {
         let state = |held: &Collection| held.is_complete().then(|| held.generation());
@@ -194,3 +269,6 @@ impl View {
         self.has_no_reader() && self.used.lock().elapsed() >= IDLE_MAX
     }
 }
+
+#[cfg(test)]
+mod tests;

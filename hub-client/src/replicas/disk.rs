@@ -100,7 +100,7 @@ fn open_once(
 ) -> Result<Opened, DiskError> {
     let file = folder.join(FILE);
     let origin = Origin::open(folder, !file.exists());
-    let store = ReplicaStore::open(disk(&file)?)?;
+    let store = ReplicaStore::open(disk(&file)?)?.packing();
     let other_pool = origin.other_pool(pool);
     if other_pool.is_some() {
         store.forget(members::COLLECTION)?;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
-use super::disk;
 use super::origin::Origin;
+use super::{disk, host_network};
 use crate::hub_config::disk::FILE as HUB_CONFIG;
 
 /// File of the cloud's last answer about this node's lease, in the folder of the copy.
@@ -49,7 +49,8 @@ impl DurableCopy {
         &self.is_foreign
     }
 
-    /// Deletes the copy, and what other parts of the hub keep of the same cluster: the node lease and the ConfigMap.
+    /// Deletes the copy, and what other parts of the hub keep of the same cluster: the node lease, the ConfigMap and a value
+    /// of the NodePool.
     ///
     /// # Errors
     /// Path of the copy's file if it could not be deleted.
@@ -57,7 +58,7 @@ impl DurableCopy {
         self.is_foreign.cancel();
         let removed = disk::remove(&self.folder);
         removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))?;
-        for name in [NODE_LEASE, HUB_CONFIG] {
+        for name in [NODE_LEASE, HUB_CONFIG, host_network::FILE] {
             let path = self.folder.join(name);
             if let Err(error) = std::fs::remove_file(&path) {
                 tracing::debug!(%error, path = %path.display(), "Failed to delete file of another cluster");

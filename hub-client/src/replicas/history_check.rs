@@ -25,7 +25,7 @@ use crate::health::{CloudReach, CoordinatorReach};
 use crate::upstream::Cloud;
 
 pub use lease::{AcknowledgedLease, lease_version};
-pub use state::{Connection, HistoryState};
+pub use state::{Connection, ConnectionKind, HistoryState, Opened};
 
 /// Pause after a failed proof.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ impl HistoryVerifier {
                 history.reopen();
                 ground = None;
             }
-            let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
+            let failed = self.reach.borrow_and_update().is_failing();
             history.away(failed);
             changes.mark_seen();
             if !failed && history.is_unproven() {
@@ -136,24 +136,25 @@ impl HistoryVerifier {
         (place, self.cloud.at(place).beats.connections())
     }
 
-    /// Latest data connection to the server at this index.
-    fn connection(&self, server: usize) -> Connection {
+    /// Data connections to the server at this index that are open now.
+    fn opened(&self, server: usize) -> Opened {
         let clients = self.cloud.at(server);
-        Connection {
+        Opened {
             server,
-            number: clients.streams.connections(),
-            token_number: clients.token_streams.connections(),
+            pool: clients.streams.connections(),
+            selections: clients.selections.opened(),
+            token_selections: clients.token_selections.opened(),
         }
     }
 
-    /// Returns whether the cloud still has the history of `known`, and the last connection that this covers. Reads the past only if
+    /// Returns whether the cloud still has the history of `known`, and the connections that this covers. Reads the past only if
     /// the proof has to be thorough.
-    async fn prove(&mut self, known: &KnownHistory, is_thorough: bool) -> Result<(bool, Connection), String> {
+    async fn prove(&mut self, known: &KnownHistory, is_thorough: bool) -> Result<(bool, Opened), String> {
         if is_thorough {
             self.check_cluster().await?;
         }
         let against = self.data.history().take_against();
-        let over = self.connection(self.cloud.current());
+        let over = self.opened(self.cloud.current());
         if known.is_nothing() {
             return Ok((true, over));
         }
@@ -172,7 +173,7 @@ impl HistoryVerifier {
     }
 
     /// Returns the verdict of the first server that gives one; that server is in use from then on.
-    async fn ask_around(&self, known: &KnownHistory, is_thorough: bool) -> Result<(Verdict, Connection), String> {
+    async fn ask_around(&self, known: &KnownHistory, is_thorough: bool) -> Result<(Verdict, Opened), String> {
         let (mut behind, mut failure) = (None, String::new());
         let servers = self.cloud.len();
         for left in (0..servers).rev() {

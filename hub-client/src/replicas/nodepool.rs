@@ -180,7 +180,7 @@ pub(super) fn nodes_of(pool: &Value) -> BTreeSet<String> {
 }
 
 /// Path of a list of the NodePool `pool` alone.
-fn path_of(version: &str, pool: &str) -> String {
+pub(super) fn path_of(version: &str, pool: &str) -> String {
     format!("/apis/apps.openyurt.io/{version}/nodepools?fieldSelector=metadata.name%3D{pool}")
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use yurt_runtime::pki::write_secret;
 
 /// Name of the file in the directory of the durable copy.
 const FILE: &str = "origin.json";
@@ -71,12 +72,16 @@ impl Origin {
         held.filter(|held| held != pool)
     }
 
-    /// Records that the members among the replicas, if any, are those of `pool`.
+    /// Records that the members among the replicas, if any, are those of `pool`. Without a change there is no write, so a
+    /// full disk does not keep a hub from its replicas.
     ///
     /// # Errors
     /// The record could not be written.
     pub fn set_pool(&self, pool: &str) -> io::Result<()> {
         let mut record = self.record.lock();
+        if record.pool.as_deref() == Some(pool) {
+            return Ok(());
+        }
         record.pool = Some(pool.to_owned());
         self.save(&record)
     }
@@ -103,9 +108,8 @@ impl Origin {
 
     fn save(&self, record: &Record) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        let temporary = file.with_extension("tmp");
-        std::fs::write(&temporary, serde_json::to_vec(record)?)?;
-        std::fs::rename(&temporary, file)
+        // An unknown origin would let the replicas pass for those of any cluster.
+        write_secret(file, serde_json::to_vec(record)?)
     }
 }
 
@@ -136,6 +140,19 @@ mod tests {
         assert_eq!(open(false).judge("u2"), OriginVerdict::Other, "the cluster stays known");
         assert_eq!(open(true).judge("u2"), OriginVerdict::Same);
         assert_eq!(open(false).judge("u1"), OriginVerdict::Other);
+    }
+
+    #[test]
+    fn known_pool_is_not_written_again() {
+        use std::os::unix::fs::MetadataExt as _;
+        let folder = TestDir::new();
+        let inode = || std::fs::metadata(folder.path().join(FILE)).unwrap().ino();
+        Origin::open(folder.path(), true).set_pool("p").unwrap();
+        let first = inode();
+        Origin::open(folder.path(), false).set_pool("p").unwrap();
+        assert_eq!(inode(), first);
+        Origin::open(folder.path(), false).set_pool("q").unwrap();
+        assert_ne!(inode(), first);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Reflector {
         if !self.reads_nodes() {
             return self.follow_objects(begin).await;
         }
-        match self.follow_node_pool().await {
+        match Box::pin(self.follow_node_pool()).await {
             Err(ended) => ended,
             Ok(None) => self.follow_objects(begin).await,
             Ok(Some(node_pool)) => tokio::select! {
@@ -160,7 +160,8 @@ impl Reflector {
             if begin == Begin::ResumeOnly {
                 return StreamEnd::Expired;
             }
-            if let Err(ended) = self.list().await {
+            // Boxed: a stream spends its life in the watch, and there are hundreds of streams.
+            if let Err(ended) = Box::pin(self.list()).await {
                 return ended;
             }
         }

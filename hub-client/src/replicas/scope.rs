@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceKind;
-use yurt_apimachinery::pool_scope::{Problem, SharedResource};
+use yurt_pool_protocol::pool_scope::{Problem, SharedResource};
+use yurt_runtime::pki::write_secret;
 use yurt_storage::Replica;
 use yurt_storage::kinds::Kinds;
 
@@ -57,7 +58,7 @@ impl Scope {
     /// Name and kind of each copied resource.
     pub(super) fn named(&self) -> Vec<(String, &'static ResourceKind)> {
         let shared = self.shared.lock().clone();
-        let named = |one: &SharedResource| Some((one.name(), self.kinds.shared(one).ok()?));
+        let named = |one: &SharedResource| Some((one.name(), self.kinds.shared(&one.custom_kind()).ok()?));
         shared.iter().filter_map(named).collect()
     }
 
@@ -69,9 +70,7 @@ impl Scope {
     }
 
     fn save(&self, shared: &[SharedResource]) -> std::io::Result<()> {
-        let temporary = self.file.with_extension("tmp");
-        std::fs::write(&temporary, serde_json::to_vec(shared)?)?;
-        std::fs::rename(&temporary, &self.file)
+        write_secret(&self.file, serde_json::to_vec(shared)?)
     }
 }
 
@@ -124,7 +123,7 @@ impl PoolData {
         }
         for one in wanted.iter().filter(|one| !held.contains(one)) {
             let name = one.name();
-            let added = match self.scope.kinds.shared(one) {
+            let added = match self.scope.kinds.shared(&one.custom_kind()) {
                 Ok(kind) => self
                     .replicas()
                     .add(&name, kind)

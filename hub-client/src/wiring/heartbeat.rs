@@ -7,6 +7,7 @@ use yurt_pool_protocol::names::NODE_LEASES;
 use yurt_runtime::tls::{ClientTls, PeerTls};
 
 use super::Wiring;
+use crate::health::CloudReach;
 use crate::pool::heartbeat::node_lease::{self, HeartbeatSettings, OwnHeartbeat};
 use crate::pool::heartbeat::relaying::Relaying;
 use crate::pool::lease_client::LeaseClient;
@@ -98,14 +99,25 @@ impl Wiring {
         };
         self.tasks
             .spawn_critical("prove-timeline", verifier.run(self.tasks.token()));
-        let (mut reach, token, beats) = (self.cloud.0.subscribe(), self.tasks.token(), heartbeat.clone());
+        let (reach, token, beats) = (self.cloud.0.subscribe(), self.tasks.token(), heartbeat.clone());
         self.tasks.spawn_critical("recover-heartbeat", async move {
-            while let Some(Ok(())) = token.run_until_cancelled(reach.changed()).await {
-                if reach.borrow_and_update().is_up() {
-                    beats.cloud_is_back().await;
-                }
-            }
+            token.run_until_cancelled(recover(&beats, reach)).await;
         });
         heartbeat
+    }
+}
+
+/// Cleans up the heartbeat each time the cloud is back; a new judgement of the cloud ends an attempt.
+async fn recover(beats: &OwnHeartbeat, mut reach: watch::Receiver<CloudReach>) {
+    let mut is_watched = true;
+    while is_watched {
+        is_watched = if reach.borrow_and_update().is_up() {
+            tokio::select! {
+                () = beats.cloud_is_back() => reach.changed().await.is_ok(),
+                changed = reach.changed() => changed.is_ok(),
+            }
+        } else {
+            reach.changed().await.is_ok()
+        };
     }
 }

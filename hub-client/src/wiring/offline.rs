@@ -6,17 +6,20 @@ use tokio::sync::mpsc;
 use yurt_apimachinery::{ObjectKey, RequestInfo};
 
 use super::Wiring;
+use crate::cache::store::CACHE;
 use crate::config::WorkingMode;
-use crate::offline::answers::Answers;
+use crate::offline::answers::{self, Answers};
+use crate::offline::autonomy::Autonomy;
 use crate::offline::events;
 use crate::offline::events::Events;
-use crate::offline::own::OwnWrites;
-use crate::offline::own::pending::Pending;
+use crate::offline::own::pending::{self, Pending};
 use crate::offline::own::sender::Sender;
 use crate::offline::own::write::OwnKey;
+use crate::offline::own::{Cached, OwnWrites};
 use crate::offline::tokens::Tokens;
 use crate::proxy::authorize::Authorizer;
 use crate::proxy::offline::Offline;
+use crate::replicas::disk::COPY;
 
 /// Maximum number of requests that wait for an earlier local write.
 const COMMANDS_MAX: usize = 16;
@@ -25,7 +28,7 @@ const COMMANDS_MAX: usize = 16;
 
 impl Wiring {
     /// Opens the kept answers and starts their writer.
-    pub(super) fn offline(&self, authorizer: Authorizer) -> Arc<Offline> {
+    pub(super) fn offline(&self, authorizer: Authorizer, tokens: Tokens) -> Arc<Offline> {
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
         let (clock, failures) = (self.clock.clone(), self.data.failures().clone());
         let (answers, writer) = Answers::open(&self.config.cache_dir, clock, failures);
@@ -33,7 +36,7 @@ impl Wiring {
         self.tasks.spawn_critical("keep-answers", writing);
         let agents = self.agents.clone();
         let own = self.own_writes(&answers);
-        let (events, tokens) = (self.events(), self.tokens());
+        let events = self.events();
         Arc::new(Offline {
             answers,
             own,
@@ -60,7 +63,7 @@ impl Wiring {
     }
 
     /// Opens the kept tokens and starts erasing expired ones.
-    fn tokens(&self) -> Tokens {
+    pub(super) fn tokens(&self) -> Tokens {
         let tokens = Tokens::open(&self.config.cache_dir, self.clock.clone(), self.tasks.clone());
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
         self.tasks
@@ -82,23 +85,39 @@ impl Wiring {
             commands: received,
         };
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
+        let (pods, reach, end) = (pending.clone(), self.cloud.0.subscribe(), token.clone());
+        let expiring = async move { pods.expire_local_pods(reach, end).await };
+        self.tasks.spawn_critical("expire-local-pods", expiring);
         let sending = sender.run(self.cloud.0.subscribe(), token, is_foreign);
         self.tasks.spawn_critical("send-local-writes", sending);
         let cache = self.cache.clone();
         let cached = move |key: &OwnKey| {
             let info = RequestInfo::parse("GET", &key.path(), None).ok()?;
-            let entry = cache.covering(&info, &key.name)?;
+            let entry = cache.covering(&info, &key.name, true)?;
             let at = ObjectKey::new(key.namespace.as_deref(), &key.name);
             let held = entry.replica().collection().read(|held| held.object(&at).cloned());
             held.map(|object| object.to_value())
         };
+        let cached: Cached = Arc::new(cached);
+        if self.config.mode == WorkingMode::Edge {
+            let autonomy = Autonomy {
+                node: node.clone(),
+                pending: pending.clone(),
+                cached: cached.clone(),
+                failures: self.data.failures().clone(),
+                disk: &[COPY, CACHE, answers::DISK, pending::DISK],
+                clock: self.clock.clone(),
+            };
+            self.tasks
+                .spawn_critical("keep-autonomy-condition", autonomy.run(self.tasks.token()));
+        }
         OwnWrites {
             accepts: self.config.mode == WorkingMode::Edge,
             node,
             pending,
             commands,
             answers: answers.clone(),
-            cached: Arc::new(cached),
+            cached,
             reach: self.cloud.0.subscribe(),
             clock: self.clock.clone(),
         }

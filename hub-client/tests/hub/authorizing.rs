@@ -269,6 +269,7 @@ impl Aging {
         let reach = watch::Sender::new(CloudReach { failed_probes: Some(0) });
         let means = Means {
             reviews: Arc::new(upstreams.cloud),
+            accounts: Arc::new(|_| None),
             reach: reach.subscribe(),
             wake: Arc::default(),
             clock,

@@ -261,3 +261,47 @@ async fn entries_that_are_not_applied_are_reported_and_verdicts_are_counted() {
         assert!(count > 0, "{result}");
     }
 }
+
+/// The NodePool is requested only once a filter needs it.
+#[tokio::test]
+async fn host_network_of_the_node_pool_is_followed_and_kept_on_disk() {
+    const PATH: &str = "/apis/apps.openyurt.io/v1beta2/nodepools";
+    let mut cloud = cloud().await;
+    let put = |cloud: &Cloud, value: bool| {
+        let (metadata, nodes) = (json!({"name": "p"}), json!(["n1"]));
+        let version = "apps.openyurt.io/v1beta2";
+        cloud.put(
+            "nodepools",
+            json!({"apiVersion": version, "kind": "NodePool", "metadata": metadata, "spec": {"hostNetwork": value}, "status": {"nodes": nodes}}),
+        );
+    };
+    put(&cloud, true);
+    let mut hub = TestHub::start(&cloud, &["--nodepool-name=p"]).await;
+    let asked = cloud.seen(PATH).len();
+    let kubelet = hub.kubelet();
+    let known = async |hub: &TestHub| hub.admin().get("/debug/filters").await.json()["hostNetwork"].clone();
+    assert_eq!(known(&hub).await, Value::Null);
+    let pods = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
+    kubelet.get(pods).await.expect(200);
+    assert_eq!(
+        (known(&hub).await, cloud.seen(PATH).len()),
+        (Value::Null, asked),
+        "no filter needs it"
+    );
+    configure(&cloud, &json!({"hostnetworkpropagation": "kubelet"}));
+    until_bound(&hub, "kubelet", "hostnetworkpropagation", true).await;
+    kubelet.get(pods).await.expect(200);
+    assert_eq!(known(&hub).await, true, "the request waited for it");
+    put(&cloud, false);
+    eventually("the change must be noticed", async || {
+        (known(&hub).await == false).then_some(())
+    })
+    .await;
+    cloud.delete("nodepools", "", "p");
+    put(&cloud, true);
+    eventually("the next one, too", async || (known(&hub).await == true).then_some(())).await;
+    hub.stop().await;
+    cloud.go_away().await;
+    hub.restart().await;
+    assert_eq!(known(&hub).await, true, "from the disk");
+}

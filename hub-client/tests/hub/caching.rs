@@ -18,6 +18,7 @@ const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const SECRETS: &str = "/api/v1/namespaces/shop/secrets";
 const SECRET: &str = "/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Ddb";
 const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+const MAPS_OF_TOKENS: &str = "/api/v1/namespaces/shop/configmaps#tokens";
 
 fn pod(name: &str, node: &str) -> Value {
     json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": name}}, "spec": {"nodeName": node}})
@@ -118,9 +119,11 @@ async fn clients_of_one_selection_share_one_stream_of_the_cloud() {
 async fn node_goes_on_without_the_cloud_and_over_a_restart_and_resumes_without_a_list() {
     let mut cloud = cloud_with_a_node().await;
     let mut hub = TestHub::start(&cloud, &[]).await;
-    let (pods, version) = list(&hub.kubelet(), OWN_PODS).await;
-    assert_eq!(list(&hub.kubelet(), SECRET).await.0, ["db"]);
-    let mut watch = watch_from(&hub.kubelet(), OWN_PODS, &version).await;
+    // No filter is bound to its pods: after a restart a filtered client receives everything once more.
+    let agent = |hub: &TestHub| hub.component("flanneld/1");
+    let (pods, version) = list(&agent(&hub), OWN_PODS).await;
+    assert_eq!(list(&agent(&hub), SECRET).await.0, ["db"]);
+    let mut watch = watch_from(&agent(&hub), OWN_PODS, &version).await;
     until_live(&hub, OWN_PODS).await;
     until_live(&hub, SECRET).await;
     let seen = (counts(&cloud, PODS), counts(&cloud, SECRETS));
@@ -131,22 +134,22 @@ async fn node_goes_on_without_the_cloud_and_over_a_restart_and_resumes_without_a
         if started_again {
             hub.restart().await;
         }
-        let kubelet = hub.kubelet();
-        assert_eq!(list(&kubelet, OWN_PODS).await, (pods.clone(), version.clone()));
-        assert_eq!(list(&kubelet, SECRET).await.0, ["db"]);
-        kubelet.get("/api/v1/namespaces/shop/pods/web").await.expect(200);
-        kubelet.get("/api/v1/namespaces/shop/secrets/db").await.expect(200);
+        let reader = agent(&hub);
+        assert_eq!(list(&reader, OWN_PODS).await, (pods.clone(), version.clone()));
+        assert_eq!(list(&reader, SECRET).await.0, ["db"]);
+        reader.get("/api/v1/namespaces/shop/pods/web").await.expect(200);
+        reader.get("/api/v1/namespaces/shop/secrets/db").await.expect(200);
         // Its absence in a selection says nothing about an object.
-        kubelet.get("/api/v1/namespaces/shop/pods/elsewhere").await.expect(503);
-        kubelet.get("/api/v1/namespaces/shop/secrets/other").await.expect(503);
+        reader.get("/api/v1/namespaces/shop/pods/elsewhere").await.expect(503);
+        reader.get("/api/v1/namespaces/shop/secrets/other").await.expect(503);
         let brief = format!("{OWN_PODS}&timeoutSeconds=1");
-        let mut silent = watch_from(&kubelet, &brief, &version).await;
+        let mut silent = watch_from(&reader, &brief, &version).await;
         assert!(silent.next().await.is_none(), "no event, no error, a clean end");
     }
     if let Some(event) = watch.next().await {
         panic!("the hub stopped, and nothing had changed: {event:?}");
     }
-    let mut watch = watch_from(&hub.kubelet(), OWN_PODS, &version).await;
+    let mut watch = watch_from(&agent(&hub), OWN_PODS, &version).await;
 
     cloud.come_back().await;
     cloud.put("pods", pod("new", "n1"));
@@ -240,7 +243,7 @@ async fn component_that_is_not_cacheable_reads_at_the_cloud() {
     eventually("the agent must become cacheable", async || {
         list(&robot, MAPS).await;
         let state = hub.state().await;
-        Some(()).filter(|()| selection(&state, MAPS)["complete"] == true)
+        Some(()).filter(|()| selection(&state, MAPS_OF_TOKENS)["complete"] == true)
     })
     .await;
     let state = hub.state().await;
@@ -303,7 +306,7 @@ async fn new_token_of_a_pod_continues_the_stream_of_its_old_one() {
     let hub = TestHub::start(&cloud, &[]).await;
     let (names, version) = list(&hub.bearer("coredns/1", "first"), MAPS).await;
     assert_eq!(names, ["settings"]);
-    until_live(&hub, MAPS).await;
+    until_live(&hub, MAPS_OF_TOKENS).await;
     let mut watch = watch_from(&hub.bearer("coredns/1", "first"), MAPS, &version).await;
     let lists = counts(&cloud, MAPS).0;
 
@@ -311,8 +314,10 @@ async fn new_token_of_a_pod_continues_the_stream_of_its_old_one() {
     cloud.allow("second", true);
     cloud.go_away().await;
     cloud.come_back().await;
-    hub.until("the stream must pause", |state| selection(state, MAPS)["live"] == false)
-        .await;
+    hub.until("the stream must pause", |state| {
+        selection(state, MAPS_OF_TOKENS)["live"] == false
+    })
+    .await;
     until_cloud_is(&hub, true).await;
     let second = hub.bearer("coredns/1", "second");
     let _renewed = eventually("the new token must be known", async || {
@@ -320,7 +325,7 @@ async fn new_token_of_a_pod_continues_the_stream_of_its_old_one() {
         Some(answer).filter(|answer| answer.code == 200)
     })
     .await;
-    until_live(&hub, MAPS).await;
+    until_live(&hub, MAPS_OF_TOKENS).await;
     cloud.put("configmaps", named("new"));
     assert_eq!(watch.told().await, "ADDED new");
     let of_second = |seen: &Seen| is_watch(seen) && seen.headers["authorization"] == "Bearer second";
@@ -333,6 +338,72 @@ async fn new_token_of_a_pod_continues_the_stream_of_its_old_one() {
     );
     let users: Vec<_> = cloud.seen(MAPS).into_iter().filter_map(|seen| seen.user).collect();
     assert!(users.is_empty(), "a pod's reads never use the node's rights: {users:?}");
+}
+
+/// A pod may read what its node may not.
+#[tokio::test]
+async fn selection_of_a_token_shows_the_node_nothing_that_it_may_not_read() {
+    let mut cloud = cloud_with_a_node().await;
+    cloud.allow("first", true);
+    cloud.allow(NODE_USER, false);
+    cloud.forbid_path(NODE_USER, MAPS);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    assert_eq!(list(&hub.bearer("coredns/1", "first"), MAPS).await.0, ["settings"]);
+    until_live(&hub, MAPS_OF_TOKENS).await;
+    let paths = [
+        format!("{MAPS}?resourceVersion=0"),
+        format!("{MAPS}?watch=1&resourceVersion=0"),
+    ];
+    for path in &paths {
+        hub.kubelet().get(path).await.expect(403);
+    }
+    cloud.go_away().await;
+    until_cloud_is(&hub, false).await;
+    for _ in 0..2 {
+        for path in &paths {
+            hub.kubelet().get(path).await.expect(403);
+        }
+        let one = hub.kubelet().get(&format!("{MAPS}/settings")).await;
+        assert_eq!(one.code, 503, "a right that the cloud was not asked about");
+        assert_eq!(list(&hub.bearer("coredns/1", "first"), MAPS).await.0, ["settings"]);
+        hub.restart().await;
+        until_cloud_is(&hub, false).await;
+    }
+}
+
+#[tokio::test]
+async fn node_reads_a_selection_of_a_token_with_its_own_right() {
+    let mut cloud = cloud_with_a_node().await;
+    cloud.allow("first", true);
+    cloud.allow(NODE_USER, true);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    assert_eq!(list(&hub.bearer("coredns/1", "first"), MAPS).await.0, ["settings"]);
+    assert_eq!(list(&hub.kubelet(), MAPS).await.0, ["settings"]);
+    let own = cloud.reviews("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
+    assert_eq!(own.len(), 2, "one of each reader: {own:?}");
+    until_live(&hub, MAPS_OF_TOKENS).await;
+    cloud.go_away().await;
+    for _ in 0..2 {
+        until_cloud_is(&hub, false).await;
+        assert_eq!(list(&hub.kubelet(), MAPS).await.0, ["settings"]);
+        hub.restart().await;
+    }
+}
+
+/// The stream of a selection that the node reads has the node's rights, also for callers with tokens.
+#[tokio::test]
+async fn selection_of_the_node_is_never_filled_with_the_rights_of_a_token() {
+    let cloud = cloud_with_a_node().await;
+    cloud.allow("first", true);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    assert_eq!(list(&hub.kubelet(), MAPS).await.0, ["settings"]);
+    until_live(&hub, MAPS).await;
+    hub.restart().await;
+    assert_eq!(list(&hub.bearer("coredns/1", "first"), MAPS).await.0, ["settings"]);
+    until_live(&hub, MAPS).await;
+    let watches = cloud.seen(MAPS).into_iter().filter(is_watch);
+    let users: Vec<_> = watches.map(|seen| seen.user).collect();
+    assert_eq!(users, [Some(NODE_USER.to_owned()), Some(NODE_USER.to_owned())]);
 }
 
 #[tokio::test]
@@ -438,7 +509,9 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation_of_each_sele
 async fn own_writes_are_in_the_next_list() {
     let cloud = cloud_with_a_node().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    list(&hub.kubelet(), OWN_PODS).await;
+    // No filter is bound to its pods: the kubelet's reads wait for the view.
+    let reader = hub.component("flanneld/1");
+    list(&reader, OWN_PODS).await;
     until_live(&hub, OWN_PODS).await;
     // The cloud answers before its watches know.
     let path = "/api/v1/namespaces/shop/pods/web/status";
@@ -456,12 +529,12 @@ async fn own_writes_are_in_the_next_list() {
         .await
         .expect(200);
     let lists = counts(&cloud, PODS).0;
-    hub.kubelet().get(OWN_PODS).await.expect(200);
+    reader.get(OWN_PODS).await.expect(200);
     assert_eq!(
         counts(&cloud, PODS).0,
         lists + 1,
         "only the cloud has that state already"
     );
-    list(&hub.kubelet(), OWN_PODS).await;
+    list(&reader, OWN_PODS).await;
     assert_eq!(counts(&cloud, PODS).0, lists + 1, "it accepts an older state");
 }

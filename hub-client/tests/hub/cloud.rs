@@ -60,7 +60,7 @@ struct Shared {
     /// Received reviews, by path.
     reviews: Mutex<Vec<(String, Value)>>,
     seen: Mutex<Vec<Seen>>,
-    /// Users without any rights.
+    /// Users without any rights, and `user path` for users without one right.
     forbidden: Mutex<BTreeSet<String>>,
     /// Holder of the election lease, and the number of its changes.
     epoch: Mutex<(String, u64)>,
@@ -231,6 +231,11 @@ impl Cloud {
         self.shared.forbidden.lock().insert(user.to_owned());
     }
 
+    /// Forbids this user one path from now on.
+    pub(crate) fn forbid_path(&self, user: &str, path: &str) {
+        self.shared.forbidden.lock().insert(format!("{user} {path}"));
+    }
+
     /// Sets the cluster's identity from now on.
     pub(crate) fn set_cluster(&self, uid: &str) {
         uid.clone_into(&mut self.shared.cluster.lock());
@@ -329,7 +334,11 @@ impl Shared {
             at: peer.local_addr,
         });
         let user = peer.identity.as_ref().map(|identity| identity.common_name.as_str());
-        if path != "/livez" && user.is_some_and(|user| self.forbidden.lock().contains(user)) {
+        let is_forbidden = |user: &str| {
+            let forbidden = self.forbidden.lock();
+            forbidden.contains(user) || forbidden.contains(&format!("{user} {path}"))
+        };
+        if path != "/livez" && user.is_some_and(is_forbidden) {
             return status_response(&Status::failure(403, "Forbidden", "not you"));
         }
         if let Some(refused) = self.refusal(request.headers(), &path) {
@@ -345,7 +354,7 @@ impl Shared {
                 let metadata = json!({"name": "kube-system", "uid": *self.cluster.lock()});
                 our_http::json(StatusCode::OK, json!({"metadata": metadata}).to_string())
             }
-            SELF_REVIEWS | REVIEWS => self.review(path, request).await,
+            SELF_REVIEWS | REVIEWS => self.review(path, user, request).await,
             csr if csr.starts_with(CSRS) => {
                 let (head, body) = request.into_parts();
                 let body = read_body(body, BODY_MAX).await.unwrap();
@@ -379,7 +388,7 @@ impl Shared {
         (path != SELF_REVIEWS && has_rights == Some(false)).then(|| Status::failure(403, "Forbidden", "not your token"))
     }
 
-    async fn review(&self, path: String, request: Request<Incoming>) -> Response<Body> {
+    async fn review(&self, path: String, user: Option<&str>, request: Request<Incoming>) -> Response<Body> {
         let token = request
             .headers()
             .get("authorization")
@@ -390,6 +399,7 @@ impl Shared {
         self.reviews.lock().push((path, review.clone()));
         let who = token
             .or_else(|| review["spec"]["user"].as_str().map(str::to_owned))
+            .or_else(|| user.map(str::to_owned))
             .unwrap_or_default();
         match self.verdicts.lock().get(&who) {
             None => status_response(&Status::unauthorized()),

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use yurt_hub_client::config::Flags;
 use yurt_hub_client::{Hub, StartError};
 use yurt_runtime::tls::install_crypto_provider;
-use yurt_test_support::{TestDir, eventually, free_port};
+use yurt_test_support::{PATIENCE, TestDir, eventually, free_port};
 
 use super::client::Client;
 use super::cloud::Cloud;
@@ -205,6 +206,17 @@ impl TestHub {
         tokio::net::TcpStream::connect(("127.0.0.1", self.ports.proxy))
             .await
             .unwrap()
+    }
+
+    /// Returns everything received for these bytes on a connection of their own.
+    pub(crate) async fn said(&self, bytes: &str) -> String {
+        let mut connection = self.connect().await;
+        connection.write_all(bytes.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let reading = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut answer));
+        // A reset after the answer is an end, too.
+        let _ = reading.await.expect("the connection must end");
+        String::from_utf8_lossy(&answer).into_owned()
     }
 
     pub(crate) fn proxy_port(&self) -> u16 {

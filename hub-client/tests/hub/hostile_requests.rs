@@ -2,9 +2,7 @@
 
 use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use yurt_runtime::http::empty;
-use yurt_test_support::PATIENCE;
 
 use super::cloud::Cloud;
 use super::harness::TestHub;
@@ -14,17 +12,6 @@ use super::raw_http2::{End, Raw};
 const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 /// Reaches the cloud only if the hub did not parse it as a request: it names no component.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-
-/// Returns everything received for these bytes on a connection of their own.
-async fn said(hub: &TestHub, bytes: &str) -> String {
-    let mut connection = hub.connect().await;
-    connection.write_all(bytes.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let reading = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut answer));
-    // A reset after the answer is an end, too.
-    let _ = reading.await.expect("the connection must end");
-    String::from_utf8_lossy(&answer).into_owned()
-}
 
 fn as_kubelet(line: &str, headers: &str, body: &str) -> String {
     format!("{line} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\n{headers}\r\n{body}")
@@ -87,7 +74,7 @@ async fn request_has_one_length_behind_the_hub() {
         ),
         ("Content-Length: 0\r\n".to_owned(), SMUGGLED.to_owned()),
     ] {
-        said(&hub, &as_kubelet(&post, &headers, &body)).await;
+        hub.said(&as_kubelet(&post, &headers, &body)).await;
         assert!(cloud.seen("/smuggled").is_empty(), "{headers}");
     }
 }
@@ -105,14 +92,11 @@ async fn front_proxy_headers_are_taken_out_however_they_are_written() {
         "X-Remote-Uid: 0",
     ];
     for headers in forged {
-        said(
-            &hub,
-            &as_kubelet(
-                &format!("GET {LEASES}"),
-                &format!("{headers}\r\nConnection: close\r\n"),
-                "",
-            ),
-        )
+        hub.said(&as_kubelet(
+            &format!("GET {LEASES}"),
+            &format!("{headers}\r\nConnection: close\r\n"),
+            "",
+        ))
         .await;
     }
     let seen = cloud.seen(LEASES);
@@ -170,7 +154,7 @@ async fn node_speaks_for_nobody_else_however_that_is_written() {
         ] {
             let (method, path) = requests[headers.len() % requests.len()];
             let head = format!("{headers}Connection: close\r\nContent-Length: 2\r\n");
-            said(&hub, &as_kubelet(&format!("{method} {path}"), &head, "{}")).await;
+            hub.said(&as_kubelet(&format!("{method} {path}"), &head, "{}")).await;
         }
         let lower = name.to_lowercase();
         for (method, path) in requests {
@@ -205,7 +189,7 @@ async fn connection_takes_no_credential_and_no_impersonation_out() {
         let headers = format!(
             "Authorization: Bearer t\r\nImpersonate-User: jane\r\nImpersonate-Group: dev\r\nConnection: {named}\r\nConnection: close\r\n"
         );
-        let answer = said(&hub, &as_kubelet(&format!("GET {LEASES}"), &headers, "")).await;
+        let answer = hub.said(&as_kubelet(&format!("GET {LEASES}"), &headers, "")).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{named}: {answer}");
     }
     assert!(cloud.seen(LEASES).is_empty());
@@ -228,7 +212,7 @@ async fn trailers_do_not_reach_the_cloud() {
     for (name, value) in SELECTING {
         let headers = format!("Transfer-Encoding: chunked\r\nTrailer: {name}\r\nConnection: close\r\n");
         let body = format!("2\r\n{{}}\r\n0\r\n{name}: {value}\r\n\r\n");
-        said(&hub, &as_kubelet(&format!("POST {MAPS}"), &headers, &body)).await;
+        hub.said(&as_kubelet(&format!("POST {MAPS}"), &headers, &body)).await;
         let lower = name.to_lowercase();
         let request = Raw {
             body: "{}",
@@ -260,7 +244,7 @@ async fn path_that_climbs_reaches_nothing() {
         "/healthz/../api/v1/secrets",
     ] {
         let request = as_kubelet(&format!("GET {path}"), "Connection: close\r\n", "");
-        let answer = said(&hub, &request).await;
+        let answer = hub.said(&request).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{path}: {answer}");
         assert_eq!(
             Raw::of_kubelet("GET", path, &[]).send(&hub).await,
@@ -272,5 +256,5 @@ async fn path_that_climbs_reaches_nothing() {
     // The component must not become part of a path.
     let agent =
         "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nUser-Agent: ../../kubelet\r\nConnection: close\r\n\r\n";
-    assert!(said(&hub, agent).await.starts_with("HTTP/1.1 401 "));
+    assert!(hub.said(agent).await.starts_with("HTTP/1.1 401 "));
 }

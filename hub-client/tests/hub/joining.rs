@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Method, StatusCode};
@@ -15,13 +16,13 @@ use super::cloud::Cloud;
 use super::cloud::requests::{CLUSTER_INFO, CSRS, cluster_info};
 use super::harness::{NODE, NODE_USER, TestHub, own_uid};
 
-const TOKEN: &str = "abcdef.0123456789abcdef";
-const DAY: Duration = Duration::from_secs(24 * 3600);
+pub(super) const TOKEN: &str = "abcdef.0123456789abcdef";
+pub(super) const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Certificates of the test CA begin an hour ago, so with this validity the renewal is due at once.
-const ALMOST_OVER: Duration = Duration::from_secs(300);
+pub(super) const ALMOST_OVER: Duration = Duration::from_secs(300);
 
 /// A cloud that knows the token and publishes its CA.
-async fn cloud_with_token() -> Cloud {
+pub(super) async fn cloud_with_token() -> Cloud {
     let cloud = Cloud::start().await;
     cloud.requests().accept_token(TOKEN);
     let info = cluster_info(cloud.pki(), TOKEN).to_string();
@@ -53,11 +54,11 @@ fn flags(cloud: &Cloud, folder: &TestDir, more: &[&str]) -> Vec<String> {
         .collect()
 }
 
-fn token_flags(cloud: &Cloud, folder: &TestDir) -> Vec<String> {
+pub(super) fn token_flags(cloud: &Cloud, folder: &TestDir) -> Vec<String> {
     flags(cloud, folder, &[&format!("--join-token={TOKEN}"), &pin(cloud)])
 }
 
-async fn pending(cloud: &Cloud) -> String {
+pub(super) async fn pending(cloud: &Cloud) -> String {
     let first = async || cloud.requests().pending().into_iter().next();
     eventually("the hub must request a certificate", first).await
 }
@@ -196,12 +197,50 @@ async fn authority_that_is_not_pinned_gets_no_token() {
 #[tokio::test]
 async fn token_that_the_cluster_does_not_know_names_the_flag() {
     let (cloud, folder) = (cloud_with_token().await, TestDir::new());
-    let flags = flags(&cloud, &folder, &["--join-token=fedcba.0123456789abcdef", &pin(&cloud)]);
+    let unknown = ["--join-token=fedcba.0123456789abcdef", "--discovery-timeout=0s"];
+    let flags = flags(&cloud, &folder, &[unknown[0], unknown[1], &pin(&cloud)]);
     let error = failure(&flags, folder).await;
     assert!(
         error.contains("--join-token") && error.contains("kubeadm token create"),
         "{error}"
     );
+}
+
+/// The signer of the ConfigMap and the apiservers learn of a new token a moment after its creation.
+#[tokio::test]
+async fn token_that_the_cluster_does_not_know_yet_is_tried_again() {
+    let (cloud, folder) = (Cloud::start().await, TestDir::new());
+    let signed = cluster_info(cloud.pki(), TOKEN);
+    let mut unsigned = signed.clone();
+    unsigned["data"]
+        .as_object_mut()
+        .unwrap()
+        .remove("jws-kubeconfig-abcdef");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    cloud.on(CLUSTER_INFO, move |_| {
+        let is_first = count.fetch_add(1, Ordering::Relaxed) == 0;
+        let info = if is_first {
+            unsigned.to_string()
+        } else {
+            signed.to_string()
+        };
+        async move { our_http::json(StatusCode::OK, info) }
+    });
+    let flags = token_flags(&cloud, &folder);
+    let approving = async {
+        eventually("the token must be refused once", async || {
+            cloud.seen(CSRS).first().cloned()
+        })
+        .await;
+        cloud.requests().accept_token(TOKEN);
+        let name = pending(&cloud).await;
+        cloud.requests().approve(cloud.pki(), &name, NODE_USER, DAY);
+    };
+    let (hub, ()) = tokio::join!(TestHub::try_start(flags, folder), approving);
+    let hub = hub.unwrap();
+    assert_eq!(hub.state().await["certificate"]["state"], "Valid");
+    assert!(asked.load(Ordering::Relaxed) >= 3, "{asked:?}");
 }
 
 #[tokio::test]

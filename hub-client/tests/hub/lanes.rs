@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream as streams};
-use http::{Method, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::sync::watch;
 use yurt_runtime::http::server::CloseConnection;
@@ -46,6 +46,21 @@ fn large() -> (Body, Arc<AtomicUsize>) {
         Ok::<_, Infallible>(Bytes::from_static(&[b'x'; PIECE]))
     });
     (stream(pieces), taken)
+}
+
+/// Watches of [`ALL`] receive `one`, then `two` at each change of the returned number.
+fn feeding(cloud: &Cloud) -> watch::Sender<usize> {
+    let (feed, fed) = watch::channel(0);
+    cloud.on(ALL, move |_| {
+        let mut fed = fed.clone();
+        fed.mark_unchanged();
+        let rest = streams::unfold(fed, |mut fed| async move {
+            fed.changed().await.ok()?;
+            Some((Bytes::from_static(b"two\n"), fed))
+        });
+        async move { beginning_with_one(rest) }
+    });
+    feed
 }
 
 /// Waits until nothing more is taken, and returns how many bytes were.
@@ -97,20 +112,36 @@ async fn kubelet_with_many_watches_uses_few_connections_and_its_beat_none_of_the
 }
 
 #[tokio::test]
+async fn proxied_answer_with_too_many_headers_ends_no_watch() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let feed = feeding(&cloud);
+    // The server of a pod writes the headers of such an answer.
+    let proxied = "/api/v1/namespaces/shop/pods/web/proxy/";
+    cloud.on(proxied, async |_| {
+        let mut response = answer_json(StatusCode::OK, "{}");
+        for number in 0..128 {
+            let name = HeaderName::try_from(format!("x-{number}")).expect("a name");
+            let value = HeaderValue::try_from("v".repeat(8 << 10)).expect("a value");
+            response.headers_mut().insert(name, value);
+        }
+        response
+    });
+    let (watcher, attacker) = (hub.bearer("agent/1", "t"), hub.bearer("pod/1", "pod"));
+    let opened = watcher.open(request(Method::GET, &format!("{ALL}?watch=1"), &[], empty()));
+    let mut live = opened.await.into_body();
+    assert_eq!(piece(&mut live).await.unwrap().unwrap(), "one\n");
+    assert_eq!(attacker.get(proxied).await.code, 503);
+    feed.send_modify(|fed| *fed += 1);
+    assert_eq!(piece(&mut live).await.unwrap().unwrap(), "two\n");
+}
+
+#[tokio::test]
 async fn readers_that_stall_delay_no_other_stream_of_their_connection() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     cloud.on(WATCHED, async |_| Response::new(large().0));
-    let (feed, fed) = watch::channel(0);
-    cloud.on(ALL, move |_| {
-        let mut fed = fed.clone();
-        fed.mark_unchanged();
-        let rest = streams::unfold(fed, |mut fed| async move {
-            fed.changed().await.ok()?;
-            Some((Bytes::from_static(b"two\n"), fed))
-        });
-        async move { beginning_with_one(rest) }
-    });
+    let feed = feeding(&cloud);
     let kubelet = hub.kubelet();
     let open = |path: &str| {
         let (kubelet, path) = (kubelet.clone(), format!("{path}?watch=1"));

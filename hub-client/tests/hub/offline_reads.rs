@@ -102,6 +102,30 @@ async fn kept_objects_are_returned_to_callers_with_the_right_to_read_them_only()
 }
 
 #[tokio::test]
+async fn refusal_of_a_pod_that_calls_itself_kubelet_deletes_nothing_of_the_kubelet() {
+    let mut cloud = Cloud::start().await;
+    cloud.on(SECRET, |_| async { json(StatusCode::OK, "{\"kind\":\"Secret\"}") });
+    cloud.on(APIS, |_| async { json(StatusCode::OK, GROUPS) });
+    cloud.allow("denied", false);
+    let hub = TestHub::start(&cloud, &[]).await;
+    for path in [SECRET, APIS] {
+        hub.kubelet().get(path).await.expect(200);
+    }
+    until_kept(&hub, 2).await;
+    let pod = hub.bearer("kubelet/v1.36.0 (linux/amd64) kubernetes/0000000", "denied");
+    for path in [SECRET, APIS] {
+        pod.get(path).await.expect(403);
+    }
+    // Written behind the deletions, if there were any.
+    hub.kubelet().get("/version").await;
+    cloud.go_away().await;
+    for path in [SECRET, APIS] {
+        hub.kubelet().get(path).await.expect(200);
+        pod.get(path).await.expect(503);
+    }
+}
+
+#[tokio::test]
 async fn object_that_the_cloud_deleted_is_not_returned_later() {
     let mut cloud = Cloud::start().await;
     cloud.on(SECRET, |_| async { json(StatusCode::OK, "{}") });

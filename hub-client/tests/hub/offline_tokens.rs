@@ -1,5 +1,6 @@
 //! Service account tokens while the cloud is away: the last real answer, or none.
 
+use std::fs::DirEntry;
 use std::os::unix::fs::PermissionsExt as _;
 
 use http::{Method, StatusCode};
@@ -9,14 +10,17 @@ use yurt_runtime::http::{full, json as json_answer, read_body};
 use super::client::{Answer, Client, request};
 use super::cloud::Cloud;
 use super::harness::TestHub;
-use yurt_test_support::eventually;
 
 const TOKEN: &str = "/api/v1/namespaces/shop/serviceaccounts/web/token";
 
 async fn ask(client: &Client, pod: &str) -> Answer {
+    ask_for(client, pod, &json!(["api"])).await
+}
+
+async fn ask_for(client: &Client, pod: &str, audiences: &Value) -> Answer {
     let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "web-1", "uid": pod});
     let body = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
-        "spec": {"audiences": ["api"], "expirationSeconds": 3607, "boundObjectRef": bound}});
+        "spec": {"audiences": audiences, "expirationSeconds": 3607, "boundObjectRef": bound}});
     let headers = [("content-type", "application/json")];
     client
         .send(request(Method::POST, TOKEN, &headers, full(body.to_string())))
@@ -34,6 +38,14 @@ fn issue(cloud: &Cloud, end: &'static str) {
     });
 }
 
+/// Waits until the hub keeps so many tokens, and returns their files.
+async fn kept(hub: &TestHub, count: usize) -> Vec<DirEntry> {
+    let is_kept = |state: &Value| state["offline"]["tokens"]["records"] == count;
+    hub.until("the tokens must be kept", is_kept).await;
+    let files = std::fs::read_dir(hub.folder().path().join("cache/tokens")).unwrap();
+    files.map(Result::unwrap).collect()
+}
+
 #[tokio::test]
 async fn last_real_token_is_returned_unchanged_to_the_node_alone() {
     let mut cloud = Cloud::start().await;
@@ -41,15 +53,8 @@ async fn last_real_token_is_returned_unchanged_to_the_node_alone() {
     let mut hub = TestHub::start(&cloud, &[]).await;
     let issued = ask(&hub.kubelet(), "u1").await.expect(201);
     ask(&hub.bearer("kubelet/v1", "pod-token"), "u2").await.expect(201);
-    let folder = hub.folder().path().join("cache/tokens");
-    let files = || {
-        let files = std::fs::read_dir(&folder).into_iter().flatten().map(Result::unwrap);
-        // Not those that are being written.
-        let is_whole = |file: &std::fs::DirEntry| !file.file_name().to_string_lossy().starts_with('.');
-        files.filter(is_whole).collect::<Vec<_>>()
-    };
-    eventually("the token must be kept", async || (files().len() == 1).then_some(())).await;
-    let mode = files()[0].metadata().unwrap().permissions().mode() & 0o777;
+    let files = kept(&hub, 1).await;
+    let mode = files[0].metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     cloud.go_away().await;
     hub.crash().await;
@@ -62,6 +67,20 @@ async fn last_real_token_is_returned_unchanged_to_the_node_alone() {
     }
 }
 
+/// The kubelet names no audience in the requests for the token volume that every pod has.
+#[tokio::test]
+async fn token_for_the_apiservers_own_audience_is_returned() {
+    let mut cloud = Cloud::start().await;
+    issue(&cloud, "2999-01-01T00:00:00Z");
+    let hub = TestHub::start(&cloud, &[]).await;
+    let issued = ask_for(&hub.kubelet(), "u1", &Value::Null).await.expect(201);
+    kept(&hub, 1).await;
+    cloud.go_away().await;
+    let again = ask_for(&hub.kubelet(), "u1", &Value::Null).await.expect(201);
+    assert_eq!(again, issued);
+    ask(&hub.kubelet(), "u1").await.expect(503);
+}
+
 #[tokio::test]
 async fn expired_token_is_not_returned() {
     let mut cloud = Cloud::start().await;
@@ -70,4 +89,35 @@ async fn expired_token_is_not_returned() {
     ask(&hub.kubelet(), "u1").await.expect(201);
     cloud.go_away().await;
     ask(&hub.kubelet(), "u1").await.expect(503);
+}
+
+/// The kubelet renewed the pod's token, and the cloud was lost before the pod used it.
+#[tokio::test]
+async fn token_that_was_never_used_has_the_rights_of_its_service_account() {
+    const SERVICES: &str = "/api/v1/services";
+    let mut cloud = Cloud::start().await;
+    issue(&cloud, "2999-01-01T00:00:00Z");
+    cloud.allow("token-of-first", true);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    for (pod, audiences) in [
+        ("first", Value::Null),
+        ("next", Value::Null),
+        ("vault", json!(["vault"])),
+    ] {
+        ask_for(&hub.kubelet(), pod, &audiences).await.expect(201);
+    }
+    kept(&hub, 3).await;
+    hub.bearer("pod/v1", "token-of-first").get(SERVICES).await.expect(200);
+    cloud.go_away().await;
+    hub.restart().await;
+    ask_for(&hub.kubelet(), "next", &Value::Null).await.expect(201);
+    hub.bearer("pod/v1", "token-of-next").get(SERVICES).await.expect(200);
+    let another = hub.bearer("pod/v1", "token-of-next").get("/api/v1/endpoints").await;
+    for refused in [
+        another,
+        hub.bearer("pod/v1", "token-of-vault").get(SERVICES).await,
+        hub.bearer("pod/v1", "token-of-a-stranger").get(SERVICES).await,
+    ] {
+        assert_eq!((refused.code, refused.header("retry-after")), (429, Some("5")));
+    }
 }

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
-use yurt_codec::schema;
+use yurt_codec::{protobuf, schema};
 use yurt_patch::{apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch};
 use yurt_runtime::http::{Body, full, json as json_answer, read_body, status_response};
 use yurt_test_support::eventually;
@@ -16,13 +16,15 @@ use super::client::{Answer, Client, request};
 use super::cloud::Cloud;
 use super::harness::TestHub;
 
+const NODES: &str = "/api/v1/nodes";
 const NODE: &str = "/api/v1/nodes/n1";
+const JSON: &str = "application/json";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// An object at the cloud with a status subresource.
 #[derive(Clone)]
-struct Stored {
+pub(super) struct Stored {
     object: Arc<Mutex<Value>>,
     patches: Arc<Mutex<Vec<Value>>>,
     /// Number of patches that get 409 first.
@@ -32,7 +34,7 @@ struct Stored {
 // === impl Stored ===
 
 impl Stored {
-    fn at(cloud: &Cloud, path: &str, object: Value) -> Self {
+    pub(super) fn at(cloud: &Cloud, path: &str, object: Value) -> Self {
         let stored = Self {
             object: Arc::new(Mutex::new(object)),
             patches: Arc::default(),
@@ -72,17 +74,17 @@ impl Stored {
     }
 
     /// Changes the object, as another client of the cloud does.
-    fn change(&self, change: impl FnOnce(&mut Value)) {
+    pub(super) fn change(&self, change: impl FnOnce(&mut Value)) {
         let mut object = self.object.lock();
         change(&mut object);
         next_version(&mut object);
     }
 
-    fn status(&self) -> Value {
+    pub(super) fn status(&self) -> Value {
         self.object.lock()["status"].clone()
     }
 
-    fn patches(&self) -> usize {
+    pub(super) fn patches(&self) -> usize {
         self.patches.lock().len()
     }
 }
@@ -103,7 +105,7 @@ fn pod(name: &str, node: &str) -> Value {
         "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}})
 }
 
-async fn patch(client: &Client, path: &str, body: &Value) -> Answer {
+pub(super) async fn patch(client: &Client, path: &str, body: &Value) -> Answer {
     let headers = [("content-type", STRATEGIC)];
     client
         .send(request(
@@ -121,7 +123,7 @@ fn running() -> Value {
 }
 
 /// Lets the kubelet read so many objects, and waits until they are kept.
-async fn read(hub: &TestHub, paths: &[&str]) {
+pub(super) async fn read(hub: &TestHub, paths: &[&str]) {
     for path in paths {
         hub.kubelet().get(path).await.expect(200);
     }
@@ -131,7 +133,7 @@ async fn read(hub: &TestHub, paths: &[&str]) {
     .await;
 }
 
-async fn until_sent(hub: &TestHub) {
+pub(super) async fn until_sent(hub: &TestHub) {
     hub.until("the cloud must have all local writes", |state| {
         state["offline"]["localWrites"] == json!([])
     })
@@ -284,6 +286,68 @@ async fn only_the_node_writes_and_only_its_own_objects() {
         .expect(400);
     assert_eq!(hub.state().await["offline"]["localWrites"], json!([]));
     assert!(!hub.folder().path().join("cache/local-writes").exists());
+}
+
+/// kubelet `tryRegisterWithAPIServer`: after 409 AlreadyExists it reads its Node and goes on, after all else it loops.
+#[tokio::test]
+async fn kubelet_that_restarts_without_the_cloud_learns_that_its_node_exists() {
+    let mut cloud = Cloud::start().await;
+    let another = "/api/v1/nodes/n2";
+    let _ = Stored::at(&cloud, NODE, node());
+    let mut n2 = node();
+    n2["metadata"]["name"] = "n2".into();
+    let _ = Stored::at(&cloud, another, n2.clone());
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let create = async |client: &Client, body: Vec<u8>, content_type: &str| {
+        let headers = [("content-type", content_type)];
+        client.send(request(Method::POST, NODES, &headers, full(body))).await
+    };
+    let json_of = |node: &Value| node.to_string().into_bytes();
+    cloud.go_away().await;
+    let unknown = create(&hub.kubelet(), json_of(&node()), JSON).await;
+    assert_eq!(unknown.code, 503, "the hub knows no Node");
+    assert!(unknown.header("retry-after").is_some());
+    cloud.come_back().await;
+    hub.until("the cloud must be back", |state| state["cloudReachable"] == true)
+        .await;
+    read(&hub, &[NODE, another]).await;
+    cloud.go_away().await;
+    hub.restart().await;
+    hub.until("the loss must be noticed", |state| state["cloudReachable"] == false)
+        .await;
+    let kubelet = hub.kubelet();
+    let message = schema::find("", "v1", "Node").unwrap();
+    let encoded = protobuf::encode(message, &json_of(&node())).unwrap();
+    let envelope = protobuf::envelope("v1", "Node", &encoded.bytes);
+    for (body, content_type) in [
+        (json_of(&node()), JSON),
+        (envelope, "application/vnd.kubernetes.protobuf"),
+    ] {
+        let exists = create(&kubelet, body, content_type).await;
+        let expected = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "nodes \"n1\" already exists", "reason": "AlreadyExists",
+            "details": {"name": "n1", "kind": "nodes"}, "code": 409});
+        assert_eq!((exists.code, exists.json()), (409, expected), "{content_type}");
+    }
+    kubelet.get(NODE).await.expect(200);
+    patch(&kubelet, NODE, &json!({"status": {"phase": "Running"}}))
+        .await
+        .expect(200);
+    let pod = hub.bearer("kubelet/v1", "pod-token");
+    for (client, body) in [
+        (&kubelet, json_of(&n2)),
+        (&pod, json_of(&node())),
+        (&kubelet, b"{}".to_vec()),
+        (&kubelet, b"not an object".to_vec()),
+    ] {
+        let refused = create(client, body, JSON).await;
+        assert_eq!((refused.code, refused.header("retry-after")), (503, Some("1")));
+    }
+    for path in ["/api/v1/namespaces/shop/pods", "/api/v1/nodes?dryRun=All&x"] {
+        let headers = [("content-type", JSON)];
+        let refused = kubelet.send(request(Method::POST, path, &headers, full("{}"))).await;
+        assert_eq!(refused.code, 503, "{path}");
+    }
 }
 
 #[tokio::test]

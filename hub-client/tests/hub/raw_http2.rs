@@ -7,13 +7,13 @@ use yurt_test_support::PATIENCE;
 use super::harness::TestHub;
 
 // Types of frames and flags (RFC 9113, 6).
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// A request of HTTP/2; nothing in it is checked.
 #[derive(Clone, Default)]
@@ -138,7 +138,7 @@ fn huffman(text: &[u8]) -> u16 {
 }
 
 /// Headers as literals that are not indexed.
-fn block(headers: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn block(headers: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
         block.push(0);
@@ -151,7 +151,7 @@ fn block(headers: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = vec![length[1], length[2], length[3], kind, flags];
     frame.extend(stream.to_be_bytes());

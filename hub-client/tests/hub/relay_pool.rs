@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
@@ -29,6 +31,8 @@ const POOL: &str = "hangzhou";
 pub(crate) struct Leases {
     kept: Arc<Mutex<BTreeMap<String, Value>>>,
     version: Arc<Mutex<u64>>,
+    /// Number of the next patches that are refused.
+    refused: Arc<AtomicUsize>,
 }
 
 /// Forwards TCP to one address until it is cut.
@@ -75,6 +79,10 @@ impl Leases {
             let items: Vec<_> = self.kept.lock().values().cloned().collect();
             return answer_json(StatusCode::OK, json!({"kind": "LeaseList", "items": items}).to_string());
         };
+        let is_left = |refused: usize| refused.checked_sub(1);
+        if method == Method::PATCH && self.refused.fetch_update(Relaxed, Relaxed, is_left).is_ok() {
+            return refuse(StatusCode::SERVICE_UNAVAILABLE);
+        }
         let known = self.get(&name);
         let sent = &body["metadata"]["resourceVersion"];
         match (method, known) {
@@ -105,6 +113,16 @@ impl Leases {
         lease["metadata"]["resourceVersion"] = version.to_string().into();
         self.kept.lock().insert(name.to_owned(), lease.clone());
         answer_json(StatusCode::OK, lease.to_string())
+    }
+
+    /// Answers the next `count` patches with 503.
+    pub(crate) fn refuse_patches(&self, count: usize) {
+        self.refused.store(count, Relaxed);
+    }
+
+    /// Number of patches that are still going to be refused.
+    pub(crate) fn patches_to_refuse(&self) -> usize {
+        self.refused.load(Relaxed)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Value> {

@@ -279,7 +279,7 @@ async fn stop_is_quick_and_ends_open_watches_cleanly() {
             yurt_runtime::http::stream(silence),
         )
     });
-    let _passed_on = hub.kubelet().watch("/api/v1/pods").await;
+    let _passed_on = hub.component("flanneld").watch("/api/v1/pods").await;
     tokio::time::timeout(Duration::from_secs(5), hub.stop())
         .await
         .expect("a stop with open watches must be quick");

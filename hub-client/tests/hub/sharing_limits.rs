@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use yurt_apimachinery::pool_scope::SharedResource;
+use yurt_pool_protocol::pool_scope::SharedResource;
 use yurt_runtime::http::json as answer_json;
 
 use super::cloud::resources::widgets;

@@ -180,3 +180,58 @@ async fn protocol_is_not_switched_without_being_asked() {
     let head = read_until(&mut connection, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 50"), "{head}");
 }
+
+#[tokio::test]
+async fn bytes_behind_a_refused_upgrade_are_requests_to_the_hub() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(EXEC, async |_| json(StatusCode::FORBIDDEN, "{}"));
+    let stranger = "GET /version HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8\r\n\r\n";
+    let body = "0\r\n\r\n";
+    for (length, sent) in [
+        ("Content-Length: 0\r\n".to_owned(), stranger.to_owned()),
+        ("Transfer-Encoding: chunked\r\n".to_owned(), format!("{body}{stranger}")),
+    ] {
+        let head = format!("POST {EXEC} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\n{length}{ASK}\r\n");
+        // The stranger's request closes the connection.
+        let said = hub.said(&format!("{head}{sent}")).await;
+        let codes: Vec<&str> = said.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+        assert_eq!(codes, ["403", "401"], "{length}: {said}");
+    }
+    // As the body of the upgrade, it is no request at all.
+    let head = format!("POST {EXEC} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nConnection: close\r\n");
+    let length = stranger.len();
+    let said = hub
+        .said(&format!("{head}Content-Length: {length}\r\n{ASK}\r\n{stranger}"))
+        .await;
+    assert_eq!(said.matches("HTTP/1.1 ").count(), 1, "{said}");
+    assert!(cloud.seen("/version").is_empty());
+}
+
+/// A connection that speaks HTTP behind the hub would carry requests that the hub does not check.
+#[tokio::test]
+async fn upgrade_to_http_or_tls_is_not_passed_on() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(EXEC, async |_| json(StatusCode::OK, "{}"));
+    let protocols = [
+        "h2c",
+        "H2C",
+        "websocket, h2c",
+        "websocket\r\nUpgrade: h2c",
+        "HTTP/2.0",
+        "TLS/1.2",
+    ];
+    for protocol in protocols {
+        let ask = format!("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n");
+        let mut connection = hub.connect().await;
+        self::ask(&mut connection, "GET", EXEC, &ask).await;
+        let head = read_until(&mut connection, "\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{protocol}: {head}");
+    }
+    let seen = cloud.seen(EXEC);
+    assert_eq!(seen.len(), protocols.len());
+    for name in ["upgrade", "http2-settings"] {
+        assert!(seen.iter().all(|seen| !seen.headers.contains_key(name)), "{name}");
+    }
+}

@@ -14,16 +14,6 @@ use super::harness::TestHub;
 /// Leases are never cached: their lists and watches go to the cloud.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
 
-/// Returns everything received for these bytes on a connection of their own.
-async fn said(hub: &TestHub, bytes: &str) -> String {
-    let mut connection = hub.connect().await;
-    connection.write_all(bytes.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let reading = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut answer));
-    let _ = reading.await.expect("the connection must end");
-    String::from_utf8_lossy(&answer).into_owned()
-}
-
 #[tokio::test]
 async fn request_without_one_host_gets_400_and_goes_nowhere() {
     let cloud = Cloud::start().await;
@@ -37,11 +27,9 @@ async fn request_without_one_host_gets_400_and_goes_nowhere() {
             "GET /apis/coordination.k8s.io/v1/leases",
             "GET http://a/apis/coordination.k8s.io/v1/leases",
         ] {
-            let answer = said(
-                &hub,
-                &format!("{line} HTTP/1.1\r\nUser-Agent: kubelet/v1\r\n{hosts}\r\n"),
-            )
-            .await;
+            let answer = hub
+                .said(&format!("{line} HTTP/1.1\r\nUser-Agent: kubelet/v1\r\n{hosts}\r\n"))
+                .await;
             assert!(
                 answer.starts_with("HTTP/1.1 400 ") && answer.ends_with(why),
                 "{hosts:?}: {answer}"
@@ -66,7 +54,7 @@ async fn trailers_reach_a_client_that_reads_them() {
         ("Connection: close\r\n", false),
     ] {
         let request = format!("GET {LEASES} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\n{te}\r\n");
-        let answer = said(&hub, &request).await.to_ascii_lowercase();
+        let answer = hub.said(&request).await.to_ascii_lowercase();
         assert!(answer.contains("\r\ntrailer: x-sum\r\n"), "{answer}");
         assert_eq!(answer.contains("0\r\nx-sum: 17\r\n"), expected, "{answer}");
     }
@@ -106,6 +94,6 @@ async fn expected_100_comes_once_the_body_is_wanted_and_not_if_it_is_refused() {
         .unwrap()
         .unwrap();
     assert!(rest.starts_with("HTTP/1.1 201 ") && rest.ends_with("\"ab\""), "{rest}");
-    let refused = said(&hub, &head("/api/v1/../pods", "kubelet/v1")).await;
+    let refused = hub.said(&head("/api/v1/../pods", "kubelet/v1")).await;
     assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
 }

@@ -8,6 +8,7 @@
 //	go run ./cmd/build            build the missing or stale binaries
 //	go run ./cmd/build -check     list the stale binaries without a build; exit 1 if there are any
 //	go run ./cmd/build -print     print the directory with the binaries
+//	go run ./cmd/build -peers     the same for OpenYurt's hubs and a reverse proxy, which only `cargo xtask bench-hub` uses
 package main
 
 import (
@@ -27,18 +28,19 @@ import (
 func main() {
 	check := flag.Bool("check", false, "list the missing or stale binaries without a build; exit 1 if there are any")
 	show := flag.Bool("print", false, "print the directory with the binaries and exit")
+	peers := flag.Bool("peers", false, "build the programs that a hub is compared with, instead")
 	jobs := flag.Int("p", min(4, runtime.NumCPU()), "compile at most this many packages at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *check, *show, *jobs); err != nil {
+	if err := run(ctx, *check, *show, selected(*peers), *jobs); err != nil {
 		fmt.Fprintln(os.Stderr, "build:", err)
 		os.Exit(1)
 	}
 }
 
 // run executes the flags' mode and returns the first failure.
-func run(ctx context.Context, check, show bool, jobs int) error {
+func run(ctx context.Context, check, show bool, targets []target, jobs int) error {
 	root, err := harness.InteropDir()
 	if err != nil {
 		return err
@@ -49,7 +51,7 @@ func run(ctx context.Context, check, show bool, jobs int) error {
 		return nil
 	}
 	if check {
-		return report(ctx, root, binDir)
+		return report(ctx, root, binDir, targets)
 	}
 	if err := os.MkdirAll(binDir, 0o755); err != nil {
 		return err
@@ -59,7 +61,7 @@ func run(ctx context.Context, check, show bool, jobs int) error {
 		return err
 	}
 	defer lock.Close()
-	stale, err := staleTargets(ctx, root, binDir)
+	stale, err := staleTargets(ctx, root, binDir, targets)
 	if err != nil {
 		return err
 	}
@@ -79,8 +81,8 @@ func run(ctx context.Context, check, show bool, jobs int) error {
 }
 
 // report prints the stale binaries and returns an error if there are any.
-func report(ctx context.Context, root, binDir string) error {
-	stale, err := staleTargets(ctx, root, binDir)
+func report(ctx context.Context, root, binDir string, targets []target) error {
+	stale, err := staleTargets(ctx, root, binDir, targets)
 	if err != nil {
 		return err
 	}

@@ -29,8 +29,24 @@ var targets = []target{
 	{name: "kube-apiserver", module: "k8s", versionOf: "k8s.io/kubernetes"},
 	{name: "kube-controller-manager", module: "k8s", versionOf: "k8s.io/kubernetes"},
 	{name: "hollow-node", module: "k8s", versionOf: "k8s.io/kubernetes"},
+	{name: "kube-proxy", module: "k8s", versionOf: "k8s.io/kubernetes"},
 	{name: "kubectl", module: "kubectl", versionOf: "k8s.io/kubectl"},
 	{name: "coredns", module: "coredns"},
+}
+
+// peers are what our hub is compared with.
+var peers = []target{
+	{name: "pass-through", module: "."},
+	{name: "yurthub-1.7.0", module: "openyurt-1.7.0"},
+	{name: "yurthub-1.5.1", module: "openyurt-1.5.1"},
+}
+
+// selected returns the targets of this run.
+func selected(isPeers bool) []target {
+	if isPeers {
+		return peers
+	}
+	return targets
 }
 
 // staleTarget is a target that needs a build, with its new stamp.
@@ -43,7 +59,7 @@ type staleTarget struct {
 }
 
 // staleTargets compares every target's stamp with the stored one.
-func staleTargets(ctx context.Context, root, binDir string) ([]staleTarget, error) {
+func staleTargets(ctx context.Context, root, binDir string, targets []target) ([]staleTarget, error) {
 	goVersion, err := exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOOS", "GOARCH").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w (is Go on PATH?)", err)

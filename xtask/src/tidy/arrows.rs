@@ -128,10 +128,15 @@ const TABLE: &[Row] = &[
         tests_may_use: &[],
     },
     Row {
-        // A pool of real programs. It starts them and links none of them.
+        // A pool of real programs. It starts them and links none of them. Its faulty disk is a fixture of other tests, too.
         package: "yurt-testbed",
-        may_use: &["yurt-apimachinery", "yurt-runtime", "yurt-workspace"],
-        tests_may_use: FIXTURES,
+        may_use: &[
+            "yurt-apimachinery",
+            "yurt-runtime",
+            "yurt-test-support",
+            "yurt-workspace",
+        ],
+        tests_may_use: &[],
     },
     Row {
         package: "yurt-benchmarks",

@@ -78,6 +78,14 @@ pub fn build_kubernetes() -> Result<()> {
     command::run(go()?.args(["run", "./cmd/build"]))
 }
 
+/// Builds the programs that a hub is compared with, as [`build_kubernetes`] does: a reverse proxy and OpenYurt's hubs.
+///
+/// # Errors
+/// Go is missing, or the build failed.
+pub fn build_peers() -> Result<()> {
+    command::run(go()?.args(["run", "./cmd/build", "-peers"]))
+}
+
 /// Returns a `go` command in the folder of the module [`INTEROP`].
 ///
 /// # Errors

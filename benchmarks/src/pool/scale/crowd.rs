@@ -16,7 +16,7 @@ use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::{EventType, RawEvent, WatchDecoder};
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::{HttpClient, Protocol};
-use yurt_runtime::http::{Decoded, empty};
+use yurt_runtime::http::{Decoded, empty, pass};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 use yurt_testbed::Setup;
 
@@ -258,7 +258,7 @@ impl Member {
         headers.insert(HeaderName::from_static("yurt-replica"), HeaderValue::from_static("1"));
         let response = self.client.send(request).await?;
         ensure!(response.status() == StatusCode::OK, "{path}: {}", response.status());
-        let body = Decoded::of(response).context("an unknown encoding")?;
+        let body = Decoded::of(response.map(pass)).context("an unknown encoding")?;
         let (token, totals) = (setup.tasks.token(), self.totals.clone());
         setup.tasks.spawn("watch", async move {
             let _ = token.run_until_cancelled(totals.read(body, counts)).await;

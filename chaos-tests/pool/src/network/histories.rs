@@ -83,7 +83,7 @@ impl Histories {
                 );
                 let told = client.told();
                 ensure!(
-                    matches!(told.last(), Some(Seen::Bookmark(_))),
+                    matches!(history::last_received(&told), Some(Seen::Bookmark(_))),
                     "no bookmark after the last change"
                 );
                 Ok(told)

@@ -8,12 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tokio::sync::watch;
 use yurt_chaos_validate::history::{self, History, Seen, Truth, Verdict};
-use yurt_testbed::api::Api;
+use yurt_chaos_validate::views;
+use yurt_testbed::api::{Api, Listing};
 use yurt_testbed::client::{Client, WATCH_SECONDS, WatchOptions};
-use yurt_testbed::sample::{NAMESPACE, POOL_LOCAL_SERVICE};
+use yurt_testbed::hub::COLLECTIONS;
 use yurt_testbed::wait_for::wait_for;
 
 use super::environment::Environment;
+use super::filtered::{self, Expected};
 use super::history::seen;
 
 /// A client and its recorded events.
@@ -25,6 +27,8 @@ pub(super) struct Recorded {
     pub(super) resumes: bool,
     pub(super) client: Client,
     history: Arc<Mutex<History>>,
+    /// The hub, as a client with filters; `None` if the client has none.
+    filtered: Option<Api>,
     /// Number of its lists so far.
     pub(super) lists: u32,
     /// Number of lists it is allowed.
@@ -57,31 +61,36 @@ pub(super) fn behind_hubs(environment: &Environment) -> Vec<Recorded> {
     let mut clients = Vec::new();
     for (index, hub) in environment.pool.hubs.iter().enumerate() {
         for seconds in WATCHES {
+            let reads = || environment.reads(index);
             for collection in environment.collections() {
-                let reads = environment.reads(index);
                 clients.push(Recorded::start(
                     environment,
                     hub.node,
                     &hub.proxy,
                     collection,
                     seconds,
-                    reads,
+                    reads(),
                 ));
+            }
+            for collection in &COLLECTIONS {
+                let who = format!("kube-proxy of {}", hub.node);
+                let client = Recorded::start(environment, &who, &hub.kube_proxy, collection, seconds, reads());
+                clients.push(Recorded {
+                    filtered: Some(hub.kube_proxy.clone()),
+                    ..client
+                });
             }
         }
     }
     clients
 }
 
-/// The first object whose version at a client differs from the cloud. When inputs of a filter were unknown for a while,
-/// an object that it shows again has the version of that moment.
-fn difference(held: &BTreeMap<String, u64>, cloud: &BTreeMap<String, u64>) -> Option<String> {
-    let filtered = format!("{NAMESPACE}/{POOL_LOCAL_SERVICE}-");
-    let keys: BTreeSet<&String> = held.keys().chain(cloud.keys()).collect();
+/// The first object whose version at a client differs from the server's.
+fn difference(held: &BTreeMap<String, u64>, server: &BTreeMap<String, u64>) -> Option<String> {
+    let keys: BTreeSet<&String> = held.keys().chain(server.keys()).collect();
     keys.into_iter().find_map(|key| {
-        let (here, there) = (held.get(key), cloud.get(key));
-        let shown_again = key.starts_with(&filtered) && there.is_some() && here > there;
-        (here != there && !shown_again).then(|| format!("{key} is held as of {here:?}, there it is of {there:?}"))
+        let (here, there) = (held.get(key), server.get(key));
+        (here != there).then(|| format!("{key} is held as of {here:?}, there it is of {there:?}"))
     })
 }
 
@@ -93,19 +102,20 @@ pub(super) async fn hold_all(
 ) -> Result<()> {
     for collection in collections {
         let cloud = environment.pool.cloud.api.list(collection).await?;
-        for client in clients.iter().filter(|client| client.collection == *collection) {
-            let view = client.client.view();
-            let differs = difference(&view.objects, &cloud.objects);
-            ensure!(
-                differs.is_none(),
-                "{} at {}, the cloud at {}: {}",
-                client.name,
-                view.position,
-                cloud.resource_version,
-                differs.unwrap_or_default()
-            );
-            ensure!(view.watching, "{} does not watch", client.name);
+        let own = |client: &&Recorded| client.collection == *collection && client.filtered.is_none();
+        for client in clients.iter().filter(own) {
+            client.holds(&cloud, "the cloud")?;
         }
+    }
+    let filtered = |client: &&Recorded| client.filtered.is_some() && collections.contains(&client.collection);
+    let expected = Expected::of(&environment.pool.cloud.api).await?;
+    for client in clients.iter().filter(filtered) {
+        let Some(hub) = &client.filtered else { continue };
+        let fresh = hub.get(client.collection).await?;
+        expected
+            .check(client.collection, &fresh)
+            .with_context(|| client.name.clone())?;
+        client.holds(&Listing::parse(&fresh)?, "its hub")?;
     }
     Ok(())
 }
@@ -114,7 +124,8 @@ pub(super) async fn hold_all(
 pub(super) async fn last_bookmarks(clients: impl Iterator<Item = &Recorded>) -> Result<()> {
     for client in clients {
         let got = async || {
-            ensure!(matches!(client.last(), Some(Seen::Bookmark(_))), "no bookmark yet");
+            let is_last = matches!(history::last_received(&client.seen()), Some(Seen::Bookmark(_)));
+            ensure!(is_last, "no bookmark yet");
             Ok(())
         };
         wait_for(BOOKMARKS, &format!("{} gets a bookmark", client.name), got).await?;
@@ -139,7 +150,11 @@ pub(super) fn verdict(reference_clients: &[Recorded], clients: &[Recorded], is_o
                 .violations
                 .push(format!("{} listed again", reference_client.name));
         }
-        verdict.add(client.named(history::check(&client.seen(), &truth, client.lists_max)));
+        let found = match client.filtered {
+            None => history::check(&client.seen(), &truth, client.lists_max),
+            Some(_) => views::check(&client.seen(), &truth, filtered::may_hide, client.lists_max),
+        };
+        verdict.add(client.named(found));
     }
     verdict
 }
@@ -169,6 +184,7 @@ impl Recorded {
             resumes: watch_seconds < WATCH_SECONDS,
             client,
             history,
+            filtered: None,
             lists: 1,
             lists_max: 1,
         }
@@ -193,9 +209,25 @@ impl Recorded {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn last(&self) -> Option<Seen> {
-        let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.last().cloned()
+    /// True if the client has filters.
+    pub(super) fn is_filtered(&self) -> bool {
+        self.filtered.is_some()
+    }
+
+    /// Checks that the client watches, and holds what a server listed.
+    fn holds(&self, listed: &Listing, server: &str) -> Result<()> {
+        let view = self.client.view();
+        let differs = difference(&view.objects, &listed.objects);
+        ensure!(
+            differs.is_none(),
+            "{} at {}, {server} at {}: {}",
+            self.name,
+            view.position,
+            listed.resource_version,
+            differs.unwrap_or_default()
+        );
+        ensure!(view.watching, "{} does not watch", self.name);
+        Ok(())
     }
 }
 
@@ -204,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_filter_showed_again_may_be_of_another_version() {
+    fn each_object_of_another_version_is_noticed() {
         let of = |objects: &[(&str, u64)]| -> BTreeMap<String, u64> {
             objects
                 .iter()
@@ -214,7 +246,6 @@ mod tests {
         let cloud = of(&[("demo/cache-x2k7p", 5), ("demo/web", 7)]);
         let same = |held: &[(&str, u64)]| difference(&of(held), &cloud).is_none();
         assert!(same(&[("demo/cache-x2k7p", 5), ("demo/web", 7)]));
-        assert!(same(&[("demo/cache-x2k7p", 9), ("demo/web", 7)]));
         assert!(!same(&[("demo/cache-x2k7p", 4), ("demo/web", 7)]), "an older state");
         assert!(!same(&[("demo/cache-x2k7p", 5), ("demo/web", 8)]));
         assert!(!same(&[("demo/web", 7)]), "hidden for ever");

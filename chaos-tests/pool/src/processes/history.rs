@@ -12,6 +12,7 @@ pub(crate) const MARK: &str = "chaos.openyurt.io/mark";
 pub(crate) fn seen(told: &Told<'_>) -> Seen {
     let event = match told {
         Told::List(listing) => return Seen::List(listing.resource_version, listing.objects.clone()),
+        Told::Watch(version) => return Seen::Watch(*version),
         Told::Event(event) => event,
     };
     let object = &event["object"];

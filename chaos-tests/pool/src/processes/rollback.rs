@@ -102,7 +102,7 @@ pub(super) async fn play(
     // The others have listed again, or wait up to a minute for their list.
     let resuming = clients
         .iter()
-        .filter(|one| one.resumes && COLLECTIONS.contains(&one.collection));
+        .filter(|one| one.resumes && !one.is_filtered() && COLLECTIONS.contains(&one.collection));
     clients::last_bookmarks(resuming).await?;
     let mut verdict = Verdict::default();
     for reference_client in &again {
@@ -121,7 +121,7 @@ pub(super) async fn play(
         let told = clients
             .iter()
             .zip(&lengths)
-            .filter(|(client, _)| client.collection == reference_client.collection);
+            .filter(|(client, _)| client.collection == reference_client.collection && !client.is_filtered());
         for (client, length) in told {
             verdict.add(client.named(rollback::check(&client.seen(), *length, &rollback)));
         }

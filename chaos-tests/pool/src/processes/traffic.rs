@@ -10,6 +10,7 @@ use yurt_testbed::api::{Api, refusal};
 use yurt_testbed::sample::NAMESPACE;
 
 use super::environment::Environment;
+use super::filtered::{NODE_POOL, SWITCHED_SERVICE, TOPOLOGY_KEYS};
 use super::history::MARK;
 
 /// Pause between two writes.
@@ -25,6 +26,8 @@ const NAMES: u64 = 12;
 const HUGE: &str = "chaos-huge";
 /// One write in so many is for the huge object.
 const HUGE_SHARE: u64 = 16;
+/// One write in so many switches the topology of a Service, which changes what filters show of its slices.
+const TOPOLOGY_SHARE: u64 = 24;
 /// Its endpoints: the limit of Kubernetes.
 const HUGE_ENDPOINTS: u32 = 1_000;
 
@@ -162,6 +165,9 @@ async fn write(cloud: Api, plan: Plan, told: impl Fn(Written)) {
 impl Writer {
     /// Creates the object if it is missing; otherwise changes it, and now and then deletes it.
     async fn any(&mut self, mark: u64) -> Result<()> {
+        if mark.is_multiple_of(TOPOLOGY_SHARE) && self.kinds.contains(&Kind::Service) {
+            return self.switch_topology(mark).await;
+        }
         let kind = self.kinds[self.random.usize(..self.kinds.len())];
         let name = format!("chaos-{:02}", self.random.u64(..NAMES));
         match self.random.u8(..5) {
@@ -181,6 +187,20 @@ impl Writer {
             }
             Err(error) => return Err(error),
         }
+        Ok(())
+    }
+
+    async fn switch_topology(&mut self, mark: u64) -> Result<()> {
+        let topology = match mark / TOPOLOGY_SHARE % 2 {
+            0 => Value::Null,
+            _ => NODE_POOL.into(),
+        };
+        let annotations = json!({MARK: mark.to_string(), TOPOLOGY_KEYS: topology});
+        let path = format!("{}/{SWITCHED_SERVICE}", Kind::Service.collection());
+        self.cloud
+            .merge(&path, &json!({"metadata": {"annotations": annotations}}))
+            .await?;
+        self.written.changed += 1;
         Ok(())
     }
 
@@ -227,7 +247,7 @@ impl Kind {
             Self::Slice => json!({
                 "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                 "metadata": {"name": name, "annotations": annotations,
-                    "labels": {"kubernetes.io/service-name": "app-01"}},
+                    "labels": {"kubernetes.io/service-name": SWITCHED_SERVICE}},
                 "addressType": "IPv4",
                 "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
                 "endpoints": endpoints(if name == HUGE { HUGE_ENDPOINTS } else { 1 }),

@@ -82,7 +82,7 @@ impl Client {
         let told = self.history.iter().enumerate().filter(|(_, seen)| match seen {
             Seen::Put { key, .. } | Seen::Gone { key, .. } => Some(key.as_str()) == named,
             Seen::List(..) => true,
-            Seen::Bookmark(_) | Seen::Error(_) => false,
+            Seen::Watch(_) | Seen::Bookmark(_) | Seen::Error(_) => false,
         });
         let told: Vec<_> = told.map(|(index, seen)| format!("\n  {index}: {seen:?}")).collect();
         told[told.len().saturating_sub(TOLD_MAX)..].concat()

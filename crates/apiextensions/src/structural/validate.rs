@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::formats::Format;
 use super::path::Path;
 use super::{Additional, Node};
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::text::go_quote;
 
@@ -250,7 +251,7 @@ fn check_items(node: &Node, path: &mut Path, items: &[Value], errors: &mut Error
             let members = keys
                 .iter()
                 .filter_map(|key| Some((key.clone(), item.get(key)?.clone())));
-            Some(Value::Object(members.collect()))
+            Some(Value::Object(inserted(members)))
         }
     };
     let mut seen = std::collections::HashSet::new();

@@ -108,7 +108,7 @@ pub fn validate_update(object: &Value, old: &Value) -> ErrorList {
             .filter(|name| !before.contains(name))
             .map(go_string)
             .collect();
-        added.sort();
+        added.sort_unstable();
         added.dedup();
         if !added.is_empty() {
             let list = added.join(", ");

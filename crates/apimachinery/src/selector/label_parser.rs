@@ -96,7 +96,7 @@ impl Parser {
             LabelOperator::In | LabelOperator::NotIn => self.values()?,
             _ => vec![self.value()?],
         };
-        values.sort();
+        values.sort_unstable();
         values.dedup();
         check_values(&key, operator, &values)?;
         Ok(LabelRequirement { key, operator, values })

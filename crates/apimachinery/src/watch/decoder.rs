@@ -20,7 +20,7 @@ pub struct WatchDecoder {
     failed: bool,
 }
 
-/// One event; its object is not parsed yet.
+/// One event; its object is not parsed yet, and may be no JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawEvent {
     /// Type of the event.
@@ -110,10 +110,24 @@ impl Iterator for WatchDecoder {
 impl RawEvent {
     /// Reads one line.
     fn parse(line: &Bytes) -> Result<Self, DecodeError> {
+        if let Some(event) = Self::split(line) {
+            return Ok(event);
+        }
         let frame: Frame<'_> = crate::mapping::from_slice(line)?;
         Ok(Self {
             event_type: frame.event_type,
             object: line.slice_ref(frame.object.get().as_bytes()),
+        })
+    }
+    /// Splits a line in the form of apiservers, without a look at the object: its parser checks the text once.
+    fn split(line: &Bytes) -> Option<Self> {
+        let rest = line.strip_prefix(br#"{"type":""#)?;
+        let (event_type, rest) = rest.split_at(memchr::memchr(b'"', rest)?);
+        let object = rest.strip_prefix(br#"","object":"#)?.strip_suffix(b"}")?;
+        let is_object = object.starts_with(b"{") && object.ends_with(b"}");
+        Some(Self {
+            event_type: EventType::parse(event_type)?,
+            object: is_object.then(|| line.slice_ref(object))?,
         })
     }
 }

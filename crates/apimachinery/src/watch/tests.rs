@@ -81,6 +81,33 @@ fn nothing_follows_an_error() {
     }
 }
 
+/// Both forms of a frame: as apiservers write it, which is split, and any other, which is parsed.
+#[test]
+fn every_form_of_a_frame_is_read() {
+    let object = "{\"a\":{\"b\":\"}}\"}}";
+    for line in [
+        format!("{{\"type\":\"DELETED\",\"object\":{object}}}\n"),
+        format!("{{ \"type\": \"DELETED\", \"object\": {object} }}\n"),
+        format!("{{\"object\":{object},\"type\":\"DELETED\"}}\n"),
+        format!("{{\"type\":\"DELETED\",\"object\":{object},\"x\":1}}\n"),
+    ] {
+        let expected = RawEvent {
+            event_type: EventType::Deleted,
+            object: Bytes::copy_from_slice(object.as_bytes()),
+        };
+        assert_eq!(decode(&[line.as_bytes()]), [expected], "{line}");
+    }
+}
+
+/// The decoder leaves the text of an object to its parser, which refuses members behind the object, too.
+#[test]
+fn objects_that_are_no_json_are_refused_by_their_parser() {
+    for object in ["{x}", "{\"metadata\":{\"resourceVersion\":\"1\"}},\"x\":{}"] {
+        let events = decode(&[format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n").as_bytes()]);
+        assert!(Bookmark::parse(&events[0].object).is_err(), "{object}");
+    }
+}
+
 /// Conformance: 2.84
 #[test]
 fn frames_are_limited() {

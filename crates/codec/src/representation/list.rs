@@ -344,8 +344,8 @@ impl Style {
                 };
                 // Members are sorted, as in every YAML body.
                 let (mut before, mut after): (Vec<_>, Vec<_>) = head.iter().partition(|pair| pair.0 < list);
-                before.sort_by_key(|pair| pair.0);
-                after.sort_by_key(|pair| pair.0);
+                before.sort_unstable_by_key(|pair| pair.0);
+                after.sort_unstable_by_key(|pair| pair.0);
                 let part =
                     |pairs: Vec<&(&str, String)>| pairs.iter().map(|pair| write(pair.0, &pair.1)).collect::<String>();
                 let open = if is_empty { " []\n" } else { "\n" };

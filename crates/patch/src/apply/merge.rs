@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Map, Value};
+use yurt_apimachinery::collecting::inserted;
 
 use super::path::PathElement;
 use super::types::{Shape, Type};
@@ -30,13 +31,13 @@ fn values(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option
             if is_atomic || (is_empty(ours) && is_empty(theirs)) {
                 return leaf();
             }
-            let names: BTreeSet<&String> = [ours, theirs].into_iter().flatten().flat_map(Map::keys).collect();
+            let names: BTreeSet<&String> = inserted([ours, theirs].into_iter().flatten().flat_map(Map::keys));
             let merged = names.into_iter().filter_map(|name| {
                 let [live, applied] = [ours, theirs].map(|members| members.and_then(|members| members.get(name)));
                 let merged = values(ty.member(name)?, live, applied)?;
                 Some((name.clone(), merged))
             });
-            let merged: Map<String, Value> = merged.collect();
+            let merged: Map<String, Value> = inserted(merged);
             (!merged.is_empty()).then_some(Value::Object(merged))
         }
     }

@@ -1,6 +1,7 @@
 //! Removes fields from a value.
 
 use serde_json::{Map, Value};
+use yurt_apimachinery::collecting::inserted;
 
 use super::path::PathElement;
 use super::set::FieldSet;
@@ -23,7 +24,7 @@ pub(super) fn without(ty: Type<'_>, value: &Value, gone: &FieldSet) -> Value {
             let kept = members
                 .iter()
                 .filter_map(|(name, member)| kept_member(ty, name, member, gone));
-            let kept: Map<String, Value> = kept.collect();
+            let kept: Map<String, Value> = inserted(kept);
             if kept.is_empty() {
                 Value::Null
             } else {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use serde_json::{Map, Value};
+use yurt_apimachinery::collecting::inserted;
 
 use super::path::{BadElement, Path, PathElement};
 
@@ -145,7 +146,7 @@ impl FieldSet {
             let node = keep(element, node)?;
             (node.is_member || !node.below.is_empty()).then(|| (element.clone(), node))
         });
-        Self { nodes: kept.collect() }
+        Self { nodes: inserted(kept) }
     }
 
     /// The paths of all members: those of one level before those below.
@@ -195,7 +196,7 @@ impl FieldSet {
             }
             (element.to_key(), Value::Object(below))
         });
-        members.collect()
+        inserted(members)
     }
 }
 

@@ -194,7 +194,7 @@ impl<'a> Type<'a> {
                  values for any key fields)"
             ));
         }
-        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Ok(PathElement::Key(found))
     }
 }

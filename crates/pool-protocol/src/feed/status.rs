@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use yurt_apimachinery::pool_scope::SharedResource;
 
 use super::VERSION;
+use crate::pool_scope::SharedResource;
 
 /// Answer of `GET /yurt/v1/feed`. A hub ignores the fields that are only for operators, so that an answer is equal to
 /// the one before unless something changed that the hub acts on.

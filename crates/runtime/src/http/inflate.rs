@@ -7,9 +7,8 @@ use flate2::{Decompress, FlushDecompress, Status};
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 
-use super::BoxError;
+use super::{Body, BoxError};
 
 /// Value of Accept-Encoding for a request whose answer goes through [`Decoded`].
 pub const ACCEPT_GZIP: HeaderValue = HeaderValue::from_static("gzip");
@@ -28,7 +27,7 @@ pub struct Inflate {
 
 /// The plain text of an answer.
 pub struct Decoded {
-    body: Incoming,
+    body: Body,
     inflate: Option<Box<Inflate>>,
     /// Compressed bytes not read yet.
     rest: Bytes,
@@ -132,7 +131,7 @@ impl Decoded {
     ///
     /// # Errors
     /// [`UnknownEncoding`].
-    pub fn of(response: Response<Incoming>) -> Result<Self, UnknownEncoding> {
+    pub fn of(response: Response<Body>) -> Result<Self, UnknownEncoding> {
         let inflate = inflate_for(response.headers())?;
         Ok(Self {
             body: response.into_body(),
@@ -162,7 +161,7 @@ impl Decoded {
                 return cut.then(|| Err("the answer was cut off".into()));
             };
             let data = match frame {
-                Err(error) => return Some(Err(error.into())),
+                Err(error) => return Some(Err(error)),
                 Ok(frame) => frame.into_data().unwrap_or_default(),
             };
             if self.inflate.is_none() && !data.is_empty() {

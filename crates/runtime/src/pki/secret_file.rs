@@ -1,8 +1,9 @@
-//! Atomic write of a small file: a reader, or a power cut, sees the old content or the new one, never a part.
+//! Atomic write of a small file: a reader, or a power cut, sees the old content or the new one, never a part. Also its
+//! folder, whose name has to survive a power cut as well.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// Readable by the owner only: keys, tokens, admin kubeconfigs.
@@ -26,6 +27,28 @@ pub fn write_public(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     write(path, content.as_ref(), PUBLIC_MODE).map_err(|e| naming(path, &e))
 }
 
+/// Creates the folder `path` and its missing parents with `mode`, durably; an existing one stays as it is. Blocks.
+///
+/// # Errors
+/// The message names `path`.
+pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = parent(path);
+    if parent != path {
+        make_folder(parent, mode)?;
+    }
+    let made = DirBuilder::new().mode(mode).create(path);
+    let made = match made {
+        // Another task was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
+    };
+    made.and_then(|()| File::open(parent)?.sync_all())
+        .map_err(|e| naming(path, &e))
+}
+
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let name = path
         .file_name()
@@ -39,11 +62,13 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     }
     written?;
     // Makes the rename itself durable.
-    let folder = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(parent(path))?.sync_all()
+}
+
+/// The folder of `path`.
+fn parent(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

@@ -72,9 +72,12 @@ impl Disk {
     /// # Errors
     /// [`OpenError`], naming the file and the remedy.
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>, OpenError> {
-        let medium = LockedFile::open(path).map_err(|error| OpenError::Unusable {
-            path: path.to_owned(),
-            why: error.to_string(),
+        let medium = LockedFile::open(path).map_err(|error| {
+            let (path, why) = (path.to_owned(), error.to_string());
+            match open::is_full(&error) {
+                true => OpenError::Full { path, why },
+                false => OpenError::Unusable { path, why },
+            }
         })?;
         Self::open_on(path, Arc::new(medium), clock)
     }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use redb::{ReadTransaction, TableError, WriteTransaction};
 
+use super::packed;
 use super::replicas::ReplicaStore;
 use super::tables::{DRAFT_ROWS, DRAFTS, storage_error};
 use crate::backend::StorageError;
@@ -33,6 +34,7 @@ impl ReplicaStore {
             let Some(about) = drafts.get(name).map_err(storage_error)? else {
                 return Ok(None);
             };
+            let damaged = |why| StorageError::Corrupt(format!("list of {name}: {why}"));
             let mut draft = StoredDraft {
                 about: about.value().to_vec(),
                 rows: Vec::new(),
@@ -44,7 +46,8 @@ impl ReplicaStore {
                 if of != name {
                     break;
                 }
-                draft.rows.push((key.to_owned(), Bytes::copy_from_slice(value.value())));
+                let body = packed::unpack(value.value()).map_err(damaged)?;
+                draft.rows.push((key.to_owned(), body));
             }
             Ok(Some(draft))
         })
@@ -63,6 +66,7 @@ impl ReplicaStore {
         rows: &[(String, Bytes)],
     ) -> Result<(), StorageError> {
         self.disk.write(|txn| {
+            let mut bodies = self.bodies(txn);
             let mut table = txn.open_table(DRAFT_ROWS).map_err(storage_error)?;
             if whole {
                 table
@@ -70,8 +74,9 @@ impl ReplicaStore {
                     .map_err(storage_error)?;
             }
             for (key, value) in rows {
+                let row = bodies.row(value)?;
                 table
-                    .insert((name, key.as_str()), value.as_ref())
+                    .insert((name, key.as_str()), row.as_ref())
                     .map_err(storage_error)?;
             }
             let mut drafts = txn.open_table(DRAFTS).map_err(storage_error)?;

@@ -1,9 +1,9 @@
-//! Number of the file's layout: a file with another number is rejected.
+//! Number of the file's layout: a file with an unknown number is rejected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use redb::{Database, ReadableDatabase as _, TableError};
+use redb::{Database, ReadableDatabase as _, TableError, WriteTransaction};
 
 use super::OpenError;
 use super::open;
@@ -13,6 +13,8 @@ use crate::backend::StorageError;
 /// Layout of the tables that this program reads and writes. Every change raises it that would make an older program
 /// misread the file, or this program misread an older file.
 const FORMAT: u64 = 1;
+/// As [`FORMAT`], with deflated bodies of replicas (`packed`). A file gets this number with its first one.
+const FORMAT_PACKED: u64 = 2;
 
 /// Writes the number into a new file, and checks that of any other.
 ///
@@ -25,11 +27,11 @@ pub(super) fn settle(path: &Path, database: &Database) -> Result<(), OpenError> 
     }));
     let settled = settled.unwrap_or_else(|panic| Err(StorageError::Corrupt(open::panic_text(&*panic))));
     match settled.map_err(|error| OpenError::of(path, error))? {
-        FORMAT => Ok(()),
+        FORMAT | FORMAT_PACKED => Ok(()),
         found => Err(OpenError::Format {
             path: path.to_owned(),
             found,
-            supported: FORMAT,
+            supported: FORMAT_PACKED,
         }),
     }
 }
@@ -62,6 +64,14 @@ fn create(database: &Database) -> Result<(), StorageError> {
         facts.insert(FACT_FORMAT, text.as_str()).map_err(storage_error)?;
     }
     txn.commit().map_err(storage_error)
+}
+
+/// Records in the same transaction that the file has deflated bodies.
+pub(super) fn mark_packed(txn: &WriteTransaction) -> Result<(), StorageError> {
+    let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
+    let text = FORMAT_PACKED.to_string();
+    facts.insert(FACT_FORMAT, text.as_str()).map_err(storage_error)?;
+    Ok(())
 }
 
 /// Advice for a file of format `found`.
@@ -115,9 +125,9 @@ mod tests {
     fn file_of_another_format_is_refused_with_what_to_do() {
         let newer = refusal(|txn| {
             let mut facts = txn.open_table(FACTS).unwrap();
-            facts.insert(FACT_FORMAT, "2").unwrap();
+            facts.insert(FACT_FORMAT, "3").unwrap();
         });
-        let advised = newer.contains("format is 2") && newer.contains("reads 1") && newer.contains("a newer version");
+        let advised = newer.contains("format is 3") && newer.contains("reads 2") && newer.contains("a newer version");
         assert!(advised, "{newer}");
         let older = refusal(|txn| drop(txn.open_table(REPLICA_META).unwrap()));
         assert!(

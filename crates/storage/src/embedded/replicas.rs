@@ -3,16 +3,18 @@
 //! The frequency of commits affects wear only, not safety. After a crash the replica restarts from its last commit and
 //! resumes at its source.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use redb::{ReadTransaction, WriteTransaction};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
 use super::disk::Disk;
 use super::drafts::{draft_names, drop_draft};
+use super::format;
+use super::packed::{self, Packer};
 use super::tables::{
     REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
@@ -45,6 +47,16 @@ pub struct Part {
 #[derive(Clone)]
 pub struct ReplicaStore {
     pub(super) disk: Arc<Disk>,
+    /// True if long bodies are deflated.
+    packs: bool,
+}
+
+/// Bodies that one transaction writes.
+pub(super) struct Bodies<'a> {
+    txn: &'a WriteTransaction,
+    packer: Option<Packer>,
+    /// True once the file has the number of a file with deflated bodies.
+    is_marked: bool,
 }
 
 // === impl Meta ===
@@ -132,7 +144,21 @@ impl ReplicaStore {
                 Ok(())
             })?;
         }
-        Ok(Self { disk })
+        Ok(Self { disk, packs: false })
+    }
+
+    /// Makes later commits deflate long bodies. An older program then sets the file aside.
+    #[must_use]
+    pub fn packing(self) -> Self {
+        Self { packs: true, ..self }
+    }
+
+    pub(super) fn bodies<'a>(&self, txn: &'a WriteTransaction) -> Bodies<'a> {
+        Bodies {
+            txn,
+            packer: self.packs.then(Packer::default),
+            is_marked: false,
+        }
     }
 
     /// State of collection `name` at the last commit; `None` when there was none.
@@ -184,7 +210,27 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError`]; the parts have to be written again then.
     pub fn commit<'a>(&self, mut parts: impl Iterator<Item = &'a Part>) -> Result<(), StorageError> {
-        self.disk.write(|txn| parts.try_for_each(|part| write_part(txn, part)))
+        self.disk.write(|txn| {
+            let mut bodies = self.bodies(txn);
+            parts.try_for_each(|part| write_part(txn, part, &mut bodies))
+        })
+    }
+}
+
+// === impl Bodies ===
+
+impl Bodies<'_> {
+    /// The row for `body`.
+    pub(super) fn row<'b>(&mut self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, StorageError> {
+        let Some(packer) = &mut self.packer else {
+            return Ok(Cow::Borrowed(body));
+        };
+        let (row, is_deflated) = packer.pack(body);
+        if is_deflated && !self.is_marked {
+            format::mark_packed(self.txn)?;
+            self.is_marked = true;
+        }
+        Ok(row)
     }
 }
 
@@ -203,7 +249,8 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
     };
     let parse = |key: &str, bytes: &[u8]| {
         let damaged = |why: String| StorageError::Corrupt(format!("replica {name}, object {key}: {why}"));
-        Object::parse(Bytes::copy_from_slice(bytes), kind).map_err(|error| damaged(error.to_string()))
+        let body = packed::unpack(bytes).map_err(damaged)?;
+        Object::parse(body, kind).map_err(|error| damaged(error.to_string()))
     };
     let objects = read.open_table(REPLICA).map_err(storage_error)?;
     for row in objects.range((name, "")..).map_err(storage_error)? {
@@ -264,16 +311,16 @@ fn bytes(read: &ReadTransaction, name: &str) -> Result<usize, StorageError> {
         .range((name, "")..(beyond.as_str(), ""))
         .map_err(storage_error)?
     {
-        bytes = bytes.saturating_add(row.map_err(storage_error)?.1.value().len());
+        bytes = bytes.saturating_add(packed::plain_len(row.map_err(storage_error)?.1.value()));
     }
     let all = (name, 0, "")..(beyond.as_str(), 0, "");
     let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
     for row in tombstones.range(all.clone()).map_err(storage_error)? {
-        bytes = bytes.saturating_add(row.map_err(storage_error)?.1.value().len());
+        bytes = bytes.saturating_add(packed::plain_len(row.map_err(storage_error)?.1.value()));
     }
     let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
     for row in ranges.range(all).map_err(storage_error)? {
-        bytes = bytes.saturating_add(row.map_err(storage_error)?.1.value().1.len());
+        bytes = bytes.saturating_add(packed::plain_len(row.map_err(storage_error)?.1.value().1));
     }
     Ok(bytes)
 }
@@ -307,7 +354,7 @@ fn beyond(name: &str) -> String {
     format!("{name}\u{1}")
 }
 
-fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
+fn write_part(txn: &WriteTransaction, part: &Part, bodies: &mut Bodies<'_>) -> Result<(), StorageError> {
     let Part { name, dirty, meta } = part;
     let name = name.as_str();
     let mut objects = txn.open_table(REPLICA).map_err(storage_error)?;
@@ -330,20 +377,23 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     for (key, state) in &dirty.objects {
         let place = (name, key.as_str());
         match state {
-            Some(object) => drop(objects.insert(place, object.bytes().as_ref()).map_err(storage_error)?),
+            Some(object) => {
+                let row = bodies.row(object.bytes())?;
+                objects.insert(place, row.as_ref()).map_err(storage_error)?;
+            }
             None => drop(objects.remove(place).map_err(storage_error)?),
         }
     }
     for object in &dirty.tombstones {
         let place = (name, object.resource_version().0, object.key().as_str());
-        tombstones
-            .insert(place, object.bytes().as_ref())
-            .map_err(storage_error)?;
+        let row = bodies.row(object.bytes())?;
+        tombstones.insert(place, row.as_ref()).map_err(storage_error)?;
     }
     for range in &dirty.ranges {
         let place = (name, range.to.0, range.object.key().as_str());
+        let row = bodies.row(range.object.bytes())?;
         ranges
-            .insert(place, (range.after.0, range.object.bytes().as_ref()))
+            .insert(place, (range.after.0, row.as_ref()))
             .map_err(storage_error)?;
     }
     let mut gaps = txn.open_table(REPLICA_GAPS).map_err(storage_error)?;
@@ -392,5 +442,93 @@ mod tests {
         assert!(next.covers(ahead_of(ResourceVersion(100))));
         next.restart(7, Vec::new(), ResourceVersion(90));
         assert_eq!(next.high(), ahead_of(ResourceVersion(100)));
+    }
+
+    /// A slice of 100 endpoints, as kube-controller-manager writes it.
+    fn slice(number: usize) -> Object {
+        let endpoint = |n: usize| {
+            format!(
+                r#"{{"addresses":["10.{}.{}.{n}"],"conditions":{{"ready":true,"serving":true,"terminating":false}},"nodeName":"node-{}","targetRef":{{"kind":"Pod","name":"app-{number}-{n}","namespace":"shop","uid":"{:032x}"}}}}"#,
+                number / 256,
+                number % 256,
+                (number * 7 + n) % 500,
+                (number * 1000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            )
+        };
+        let endpoints: Vec<_> = (0..100).map(endpoint).collect();
+        let text = format!(
+            r#"{{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{{"name":"s{number}","namespace":"shop","uid":"u{number}","resourceVersion":"{}"}},"endpoints":[{}]}}"#,
+            number + 1,
+            endpoints.join(",")
+        );
+        let kind = find_kind("discovery.k8s.io", "endpointslices").unwrap();
+        Object::parse(text.into(), kind).unwrap()
+    }
+
+    const SLICES: &str = "endpointslices.discovery.k8s.io";
+
+    fn commit(store: &ReplicaStore, held: &mut Collection) {
+        let part = Part {
+            name: SLICES.to_owned(),
+            dirty: held.take_dirty().unwrap(),
+            meta: Meta::of(held),
+        };
+        store.commit(std::iter::once(&part)).unwrap();
+    }
+
+    fn loaded(store: &ReplicaStore) -> Vec<Object> {
+        let kind = find_kind("discovery.k8s.io", "endpointslices").unwrap();
+        let mut objects = store.load(SLICES, kind).unwrap().unwrap().objects;
+        objects.sort_by_key(Object::resource_version);
+        objects
+    }
+
+    #[test]
+    fn deflated_bodies_take_less_of_the_disk_than_their_bytes() {
+        const COUNT: usize = 300;
+        let all: Vec<_> = (0..COUNT).map(slice).collect();
+        let bytes: usize = all.iter().map(|slice| slice.bytes().len()).sum();
+        let folder = TestDir::new();
+        let size = |name: &str, packs: bool| {
+            let disk = Disk::open(&folder.path().join(name), Clock::system()).unwrap();
+            let store = ReplicaStore::open(disk.clone()).unwrap();
+            let store = if packs { store.packing() } else { store };
+            let mut held = Collection::new(true);
+            held.restart(0, all.clone(), ResourceVersion(1000));
+            commit(&store, &mut held);
+            let same = loaded(&store).iter().zip(&all).all(|(a, b)| a.bytes() == b.bytes());
+            assert!(same && loaded(&store).len() == COUNT);
+            assert_eq!(store.bytes(SLICES), Ok(bytes), "limits count plain bytes");
+            usize::try_from(disk.stats().file_bytes).unwrap()
+        };
+        let (plain, packed) = (size("plain", false), size("packed", true));
+        assert!(
+            packed * 2 < bytes && bytes < plain,
+            "{bytes} bytes: {plain} and {packed} of the disk"
+        );
+    }
+
+    #[test]
+    fn file_of_a_program_that_deflates_nothing_is_read_and_continued() {
+        let folder = TestDir::new();
+        let path = folder.path().join("replicas.redb");
+        let mut held = Collection::new(true);
+        held.restart(0, vec![slice(0), slice(1)], ResourceVersion(10));
+        let store = ReplicaStore::open(Disk::open(&path, Clock::system()).unwrap()).unwrap();
+        commit(&store, &mut held);
+        drop(store);
+        for number in [2, 3] {
+            let disk = Disk::open(&path, Clock::system()).expect("both numbers are read");
+            let store = ReplicaStore::open(disk).unwrap().packing();
+            assert_eq!(loaded(&store).len(), number);
+            let next = slice(10 * number);
+            held.replace(
+                held.objects().cloned().chain([next]).collect(),
+                ResourceVersion(10 * number as u64 + 1),
+            )
+            .unwrap();
+            commit(&store, &mut held);
+            assert_eq!(loaded(&store).len(), number + 1);
+        }
     }
 }

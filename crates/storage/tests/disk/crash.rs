@@ -17,7 +17,7 @@ const STEPS: u64 = 50;
 /// One recovery in so many is crashed itself, at each of its writes.
 const CRASH_RECOVERY_ONE_IN: u64 = 40;
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime")
@@ -48,7 +48,7 @@ fn live(random: &mut Random) -> Vec<Entry> {
 
 /// A medium that is followed from write to write: the page cache's content, and the content that is certain.
 #[derive(Default)]
-struct Replay {
+pub(crate) struct Replay {
     cached: Vec<u8>,
     stable: Vec<u8>,
     pending: Vec<Entry>,
@@ -63,7 +63,12 @@ impl Replay {
         }
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    /// The content that a power loss cannot take.
+    pub(crate) fn stable(&self) -> &[u8] {
+        &self.stable
+    }
+
+    pub(crate) fn apply(&mut self, entry: &Entry) {
         apply(&mut self.cached, entry);
         match entry {
             Entry::Sync => {
@@ -76,7 +81,7 @@ impl Replay {
     }
 
     /// Possible contents of the medium after a crash at this point.
-    fn images(&self, random: &mut Random) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn images(&self, random: &mut Random) -> Vec<(String, Vec<u8>)> {
         let mut images = vec![("killed".to_owned(), self.cached.clone())];
         if let Some(Entry::Write { offset, data }) = self.pending.last() {
             // A kill in the middle of the write: the other sectors are unchanged.

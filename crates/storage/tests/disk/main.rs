@@ -7,4 +7,5 @@ mod full;
 mod history;
 mod medium;
 mod random;
+mod selections;
 mod wear;

@@ -34,11 +34,12 @@ pub(super) enum Entry {
     Remove(String),
 }
 
-/// True if a User-Agent in lower case can begin with `name`.
+/// True if `name` is the name of a component: the begin of a User-Agent, in lower case. It is no path of a file.
 #[must_use]
 pub fn is_component(name: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
-    !name.is_empty() && name.len() <= COMPONENT_MAX && name.bytes().all(is_part)
+    let begins = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    begins && name.len() <= COMPONENT_MAX && name.bytes().all(is_part)
 }
 
 /// Splits a value into its entries, without spaces around them and without empty ones.

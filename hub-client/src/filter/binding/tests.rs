@@ -103,18 +103,26 @@ fn defaults_are_upstreams_in_the_order_of_the_registration() {
 
 /// The filters of this build, as upstream binds them.
 #[test]
-fn registered_filters_have_upstreams_defaults() {
+fn registered_filters_have_upstreams_defaults_and_ours() {
     let table = Table::new(&FILTERS, &Switches::default());
     let expected: [(&str, (&str, &str), &[&str]); 9] = [
         ("kubelet", SERVICES, &["masterservice"]),
         ("kubelet", ("", "configmaps"), &["inclusterconfig"]),
         ("kubelet", ("", "pods"), &["serviceenvupdater"]),
         ("kube-proxy", SERVICES, &["discardcloudservice", "nodeportisolation"]),
-        ("kube-proxy", ENDPOINTS, &["servicetopology"]),
-        ("kube-proxy", SLICES, &["servicetopology", "forwardkubesvctraffic"]),
-        ("coredns", ENDPOINTS, &["servicetopology"]),
-        ("coredns", SLICES, &["servicetopology"]),
-        ("nginx-ingress-controller", SLICES, &["servicetopology"]),
+        ("kube-proxy", ENDPOINTS, &["servicetopology", "localendpoints"]),
+        (
+            "kube-proxy",
+            SLICES,
+            &["servicetopology", "localendpoints", "forwardkubesvctraffic"],
+        ),
+        ("coredns", ENDPOINTS, &["servicetopology", "localendpoints"]),
+        ("coredns", SLICES, &["servicetopology", "localendpoints"]),
+        (
+            "nginx-ingress-controller",
+            SLICES,
+            &["servicetopology", "localendpoints"],
+        ),
     ];
     for (component, resource, filters) in expected {
         assert_eq!(each(&table, component, resource), VERBS.map(|_| filters.to_vec()));
@@ -262,6 +270,9 @@ fn entry_that_is_not_applied_is_reported_and_costs_no_other() {
 fn flags_switch_filters_off_whatever_the_configuration_says() {
     let data = BTreeMap::from([("discardcloudservice".to_owned(), "a".to_owned())]);
     let with = |switches: Switches| Table::new(&UPSTREAM, &switches).with(&data);
+    let is_filterable = |table: &Table, resource: &str| {
+        table.is_filterable(&RequestInfo::parse("GET", &format!("/api/v1/{resource}"), None).unwrap())
+    };
     let services = |table: &Table| lists(table, "kube-proxy", SERVICES).len() + lists(table, "a", SERVICES).len();
     let all = |names: &[&str]| Switches {
         disabled: disabled(names, &UPSTREAM).unwrap(),
@@ -280,11 +291,11 @@ fn flags_switch_filters_off_whatever_the_configuration_says() {
     };
     for table in [with(off), with(all(&["*"]))] {
         assert_eq!(services(&table), 0);
-        assert!(!table.is_filterable("", "services"));
+        assert!(!is_filterable(&table, "services"));
         assert_eq!(table.fault_count(), 0, "an entry of a filter that is off is no fault");
     }
-    assert!(with(all(&["discardcloudservice"])).is_filterable("", "services"));
-    assert!(!defaults().is_filterable("apps", "deployments"));
+    assert!(is_filterable(&with(all(&["discardcloudservice"])), "services"));
+    assert!(!is_filterable(&defaults(), "deployments"));
     assert_eq!(all(&["ingresscontroller"]).disabled, BTreeSet::from(["endpoints"]));
     for unknown in [&["*", "masterservice"][..], &["nosuch"]] {
         assert!(disabled(unknown, &UPSTREAM).is_err_and(|why| why.contains("masterservice")));

@@ -80,6 +80,31 @@ impl Example<'_> {
     }
 }
 
+/// Reads of such objects skip the filter.
+#[test]
+fn object_that_a_filter_does_not_concern_is_kept_by_it() {
+    let mut others = 0;
+    for_each(|example, kind| {
+        let (filter, world) = (registered(example.filter).filter, World::of(&example.context));
+        for (given, _) in example.pairs(kind) {
+            let (namespace, name) = (given.namespace(), Some(given.name()));
+            let is_concerned = filter.concerns(namespace, name);
+            assert!(!is_concerned || filter.concerns(namespace, None) && filter.concerns(None, name));
+            if !is_concerned {
+                let verdict = filter.filter(kind, &given, &world.context());
+                assert!(
+                    matches!(verdict, Verdict::Keep),
+                    "{}: {}",
+                    example.filter,
+                    example.claim
+                );
+                others += 1;
+            }
+        }
+    });
+    assert!(others >= 2, "ConfigMaps of other names and namespaces");
+}
+
 #[test]
 fn every_example_holds_in_json() {
     let mut wrong = Vec::new();
@@ -159,6 +184,7 @@ fn every_filter_has_examples_of_each_verdict_it_can_give() {
             "forwardkubesvctraffic keep,replace",
             "hostnetworkpropagation keep,replace",
             "inclusterconfig keep,replace",
+            "localendpoints keep,replace",
             "masterservice keep,replace",
             "nodeportisolation drop,keep",
             "serviceenvupdater keep,replace",
@@ -200,15 +226,24 @@ fn filters_read_no_input_that_they_do_not_name() {
             let named = filter.service_of(kind, &given).filter(|_| filter.inputs().services);
             let others = |key: &ObjectKey| Some(key) != named.as_ref();
             assert!(!services.keys.borrow().iter().any(others), "{}", filter.name());
-            if !filter.inputs().pool {
-                for pool in [Pool::Unknown, Pool::NoPool] {
-                    assert_eq!(
-                        view(&given, &FilterContext { pool, ..context }),
-                        expected,
-                        "{}",
-                        filter.name()
-                    );
-                }
+            let inputs = filter.inputs();
+            if !inputs.local_pods {
+                let local_pods = &LocalPods::new();
+                assert_eq!(view(&given, &FilterContext { local_pods, ..context }), expected);
+            }
+            let mut same = Vec::new();
+            if !inputs.pool && !inputs.host_network {
+                same.extend([Pool::Unknown, Pool::NoPool]);
+            }
+            if let Pool::Named(pool) = context.pool {
+                let members = Members::Unknown;
+                same.extend((!inputs.pool).then_some(Pool::Named(NodePool { members, ..pool })));
+                let host_network = pool.host_network.is_none().then_some(true);
+                same.extend((!inputs.host_network).then_some(Pool::Named(NodePool { host_network, ..pool })));
+            }
+            for pool in same {
+                let context = FilterContext { pool, ..context };
+                assert_eq!(view(&given, &context), expected, "{}", filter.name());
             }
         }
     });
@@ -263,7 +298,7 @@ fn no_change_of_one_field_panics_or_is_filtered_twice() {
         let worlds = [World::of(&example.context), World::of(&json!({"pool": "unknown"}))];
         for (given, _) in example.pairs(kind) {
             for changed in mutations(&given.to_value()) {
-                // What is no object of its kind reaches no filter.
+                // A value that is no object of the kind reaches no filter.
                 let Ok(changed) = Object::from_value(changed, kind) else {
                     continue;
                 };

@@ -20,6 +20,7 @@ fn filters_are_called_in_the_order_of_the_table() {
         [
             "servicetopology",
             "endpoints",
+            "localendpoints",
             "masterservice",
             "discardcloudservice",
             "inclusterconfig",
@@ -79,7 +80,10 @@ fn annotated_kubernetes_service_ends_at_the_hub() {
     let table = binding::Table::new(&FILTERS, &binding::Switches::default());
     let (group, plural) = SLICES;
     let chain = table.chain("kube-proxy", group, plural, yurt_apimachinery::Verb::List);
-    assert_eq!(chain.names(), ["servicetopology", "forwardkubesvctraffic"]);
+    assert_eq!(
+        chain.names(),
+        ["servicetopology", "localendpoints", "forwardkubesvctraffic"]
+    );
     let seen = chain.view_of(kind, &object(kind, slice), &context).unwrap().to_value();
     assert_eq!(
         seen["endpoints"],

@@ -47,6 +47,48 @@ fn silence_is_probed_and_then_believed() {
     assert!(SIGNS + SILENCE + LOOK <= 5 * SECOND, "known within 5 s");
 }
 
+/// A machine that does not run for a while finds old silence: neither its prober nor its readers ran.
+#[test]
+fn stall_of_this_machine_is_no_silence_of_the_server() {
+    let mut judge = up();
+    let (mut now, mut since) = (SECOND, Duration::ZERO);
+    assert!(!judge.silent(now, since));
+    for stall in [4, 10, 60] {
+        now += stall * SECOND;
+        since += stall * SECOND;
+        judge.silent(now, since);
+        assert_eq!(judge.is_up(), Some(true), "{stall} s of its own");
+    }
+    let mut looks = 0;
+    while judge.is_up() == Some(true) {
+        now += LOOK;
+        since += LOOK;
+        judge.silent(now, since);
+        looks += 1;
+    }
+    assert!(LOOK * looks <= SILENCE, "a silent server falls {looks} looks later");
+    // A machine that is slow all the time finds it, too.
+    let mut judge = up();
+    let slow = (1..).find(|look| {
+        judge.silent(*look * 3 * SECOND, *look * 3 * SECOND);
+        judge.is_up() == Some(false)
+    });
+    assert!(slow <= Some(5), "{slow:?}");
+}
+
+#[test]
+fn byte_between_two_stalls_ends_the_silence_with_them() {
+    let mut judge = up();
+    judge.silent(SECOND, Duration::ZERO);
+    judge.silent(60 * SECOND, 59 * SECOND);
+    judge.silent(60 * SECOND + LOOK, Duration::ZERO);
+    for look in 1..=13 {
+        let silence = LOOK * look;
+        judge.silent(60 * SECOND + LOOK + silence, silence);
+    }
+    assert_eq!(judge.is_up(), Some(false), "earlier stalls excuse nothing");
+}
+
 /// Returns the time for which the server had to answer at `now` until it was up.
 fn recovery(judge: &mut Judge, now: Duration) -> Duration {
     for turn in 0..100 {

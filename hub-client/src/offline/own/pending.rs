@@ -4,20 +4,25 @@
 //! Writes merge into their entry, so the number of entries is that of the node's objects. Bounded: a further object gets
 //! 503. All functions that change something block.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Notify;
-use yurt_apimachinery::{Status, meta};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::{ResourceVersion, Status, meta};
 
+use super::local_pods::Published;
 use super::merge::part;
 use super::write::{self, OwnKey, Write};
 use crate::failures::Failures;
+use crate::filter::context::LocalPods;
+use crate::health::CloudReach;
 use crate::offline::record::Record;
 use crate::offline::reply::RETRY_AFTER;
 use crate::offline::shelf::{Limits, Shelf};
@@ -35,7 +40,7 @@ const LIMITS: Limits = Limits {
     file: 8 << 20,
 };
 /// Failure key: the disk does not take an entry.
-const DISK: &str = "local writes";
+pub(crate) const DISK: &str = "local writes";
 /// Fact of a record: the entry's key.
 const KEY: &str = "object";
 
@@ -49,6 +54,11 @@ pub struct Pending {
     count: AtomicUsize,
     /// Signals a new entry.
     added: Notify,
+    /// Entries that the disk did not take. Leaf lock.
+    unsaved: Mutex<BTreeSet<OwnKey>>,
+    /// Signals one of them.
+    refused: Notify,
+    pods: Published,
     failures: Failures,
 }
 
@@ -77,9 +87,11 @@ impl Pending {
     pub fn open(cache: &std::path::Path, failures: Failures) -> Self {
         let folder: PathBuf = cache.join(FOLDER);
         let shelf = Shelf::open(folder, LIMITS);
+        let pods = Published::default();
         let entry = |record: Record| {
             let key = OwnKey::parse(record.facts[KEY].as_str()?)?;
-            let _: LocalState = serde_json::from_slice(&record.body).ok()?;
+            let state: LocalState = serde_json::from_slice(&record.body).ok()?;
+            pods.wrote(&key, &state.local);
             let body = record.body;
             Some((key, Entry { revision: 1, body }))
         };
@@ -90,6 +102,9 @@ impl Pending {
             entries: Mutex::new(entries),
             changing: Mutex::default(),
             added: Notify::new(),
+            unsaved: Mutex::default(),
+            refused: Notify::new(),
+            pods,
             failures,
         }
     }
@@ -125,6 +140,7 @@ impl Pending {
             local: new.clone(),
         };
         self.store(key, revision + 1, &changed)?;
+        self.pods.wrote(key, &new);
         self.added.notify_one();
         Ok(new)
     }
@@ -142,9 +158,9 @@ impl Pending {
         Some((entry.revision, entry.state()?))
     }
 
-    /// Ends an entry whose content at `revision` the cloud has, or will never take. If the kubelet wrote since, only
-    /// that later difference stays.
-    pub fn settle(&self, key: &OwnKey, revision: u64, sent: &LocalState) {
+    /// Ends an entry whose content at `revision` the cloud has since the RV `known_at` of the object, or will never take.
+    /// If the kubelet wrote since, only that later difference stays.
+    pub fn settle(&self, key: &OwnKey, revision: u64, sent: &LocalState, known_at: Option<ResourceVersion>) {
         let _one = self.changing.lock();
         let Some((now, state)) = self.state(key) else { return };
         if now != revision {
@@ -156,7 +172,12 @@ impl Pending {
             let _ = self.store(key, now, &rest);
             return;
         }
+        match known_at {
+            Some(known_at) => self.pods.sent(key, known_at),
+            None => self.pods.dropped(key),
+        }
         self.entries.lock().remove(key);
+        self.unsaved.lock().remove(key);
         self.count.fetch_sub(1, Ordering::Relaxed);
         if let Err(error) = self.shelf.remove(&key.to_string()) {
             // It is sent once more after a restart, which changes nothing.
@@ -196,6 +217,17 @@ impl Pending {
         self.entries.lock().keys().map(ToString::to_string).collect()
     }
 
+    /// Pods whose status the cloud's endpoints may not show yet.
+    #[must_use]
+    pub fn local_pods(&self) -> watch::Receiver<Arc<LocalPods>> {
+        self.pods.subscribe()
+    }
+
+    /// Ends the publication of pods in time, until `token` is cancelled.
+    pub async fn expire_local_pods(&self, reach: watch::Receiver<CloudReach>, token: CancellationToken) {
+        self.pods.expire(reach, token).await;
+    }
+
     /// Resolves once there is an entry.
     pub async fn any(&self) {
         while self.is_empty() {
@@ -203,11 +235,36 @@ impl Pending {
         }
     }
 
+    /// Resolves once the disk did not take an entry.
+    pub async fn any_unsaved(&self) {
+        while self.unsaved.lock().is_empty() {
+            self.refused.notified().await;
+        }
+    }
+
+    /// Writes the entries that the disk did not take before. Blocks.
+    pub fn save_unsaved(&self) {
+        let unsaved = self.unsaved.lock().clone();
+        for key in &unsaved {
+            let _one = self.changing.lock();
+            match self.state(key) {
+                // It was within the limits before.
+                Some((revision, state)) => drop(self.store(key, revision, &state)),
+                None => drop(self.unsaved.lock().remove(key)),
+            }
+        }
+        if self.unsaved.lock().is_empty() {
+            self.failures.works(DISK);
+        }
+    }
+
     /// Deletes all entries: the cloud is another cluster.
     pub fn clear(&self) {
         let _one = self.changing.lock();
         self.entries.lock().clear();
+        self.unsaved.lock().clear();
         self.count.store(0, Ordering::Relaxed);
+        self.pods.clear();
         self.shelf.clear();
     }
 
@@ -236,8 +293,18 @@ impl Pending {
             body,
         };
         match self.shelf.put(&record) {
-            Ok(_) => self.failures.works(DISK),
-            Err(error) => self.failures.refused(DISK, &error.to_string()),
+            Ok(_) => {
+                let mut unsaved = self.unsaved.lock();
+                unsaved.remove(key);
+                if unsaved.is_empty() {
+                    self.failures.works(DISK);
+                }
+            }
+            Err(error) => {
+                self.unsaved.lock().insert(key.clone());
+                self.refused.notify_one();
+                self.failures.refused(DISK, &error.to_string());
+            }
         }
         Ok(())
     }
@@ -363,24 +430,30 @@ mod tests {
         merge(&pending, Some(pod("u1", 7)), &running()).unwrap();
         let (revision, sent) = pending.state(&key()).unwrap();
         let later = merge(&pending, None, &json!({"status": {"podIP": "10.0.0.7"}})).unwrap();
-        pending.settle(&key(), revision, &sent);
+        pending.settle(&key(), revision, &sent, None);
         let (revision, rest) = open(&folder)
             .state(&key())
             .map(|(_, rest)| (pending.state(&key()).unwrap().0, rest))
             .unwrap();
         assert_eq!((&rest.base, &rest.local), (&part(&sent.local), &later));
-        pending.settle(&key(), revision, &rest);
+        pending.settle(&key(), revision, &rest, None);
         assert!(pending.is_empty() && open(&folder).is_empty());
     }
 
     #[test]
-    fn failing_disk_keeps_the_write_in_memory() {
+    fn failing_disk_keeps_the_write_in_memory_and_stores_it_once_it_works() {
         let folder = TestDir::new();
         std::fs::write(folder.path().join(FOLDER), "a file where the folder would be").unwrap();
         let pending = open(&folder);
         merge(&pending, Some(pod("u1", 7)), &running()).unwrap();
         assert_eq!(pending.local(&key()).unwrap()["status"]["phase"], "Running");
         assert!(pending.failures.why(DISK).is_some());
+        pending.save_unsaved();
+        assert!(pending.failures.why(DISK).is_some() && open(&folder).is_empty());
+        std::fs::remove_file(folder.path().join(FOLDER)).unwrap();
+        pending.save_unsaved();
+        assert_eq!(pending.failures.why(DISK), None);
+        assert_eq!(open(&folder).local(&key()), pending.local(&key()));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::meta;
+use yurt_apimachinery::{ResourceVersion, meta};
 use yurt_runtime::http::{APPLICATION_JSON, full};
 
 use super::merge::{difference, part, reconciled, with_part};
@@ -30,6 +30,8 @@ use crate::upstream::{Cloud, in_words};
 const PACE: Duration = Duration::from_millis(50);
 /// Pause after an attempt without a result.
 const RETRY: Duration = Duration::from_secs(5);
+/// Time between attempts to store entries that the disk did not take.
+const RESAVED_EVERY: Duration = Duration::from_secs(10);
 /// Maximum time of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of an answer.
@@ -65,8 +67,8 @@ pub struct Sender {
 /// Result of an attempt.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    /// The cloud has the status; its object, if the attempt changed it.
-    Written(Option<Bytes>),
+    /// The cloud has the status, since this RV of the object at the latest; its object, if the attempt changed it.
+    Written(ResourceVersion, Option<Bytes>),
     /// The cloud's object changed in between.
     Conflict,
     /// The cloud no longer has this object.
@@ -96,6 +98,10 @@ impl Sender {
                 tokio::time::sleep_until(not_before).await;
                 is_up
             };
+            let unsaved = async {
+                self.pending.any_unsaved().await;
+                tokio::time::sleep(RESAVED_EVERY).await;
+            };
             tokio::select! {
                 biased;
                 () = token.cancelled() => return,
@@ -105,6 +111,11 @@ impl Sender {
                     self.send(&key).await;
                     // The request may be gone.
                     let _ = done.send(());
+                }
+                () = unsaved => {
+                    let pending = self.pending.clone();
+                    // A thread that panicked is logged; the next attempt follows.
+                    let _ = tokio::task::spawn_blocking(move || pending.save_unsaved()).await;
                 }
                 is_up = due => {
                     if !is_up {
@@ -132,13 +143,15 @@ impl Sender {
             };
             let outcome = self.attempt(key, &state).await;
             let read = KeptRead::of_object(super::KUBELET, &key.path());
+            let mut known_at = None;
             let counted = match outcome {
                 Outcome::Conflict => continue,
                 Outcome::Later(why) => {
                     tracing::debug!(object = %key, why, "Failed to send local status");
                     return false;
                 }
-                Outcome::Written(object) => {
+                Outcome::Written(at, object) => {
+                    known_at = Some(at);
                     object
                         .into_iter()
                         .for_each(|object| self.answers.replace(&read, object));
@@ -156,7 +169,7 @@ impl Sender {
             };
             self.metrics.offline.writes_settled.with_label_values(&[counted]).inc();
             let (pending, key) = (self.pending.clone(), key.clone());
-            let settled = tokio::task::spawn_blocking(move || pending.settle(&key, revision, &state));
+            let settled = tokio::task::spawn_blocking(move || pending.settle(&key, revision, &state, known_at));
             return settled.await.is_ok();
         }
         false
@@ -177,7 +190,7 @@ impl Sender {
             return Outcome::Gone;
         };
         let Some(patch) = patch else {
-            return Outcome::Written(None);
+            return Outcome::Written(version_of(&object), None);
         };
         let mut request = Request::new(full(patch.to_string()));
         *request.method_mut() = Method::PATCH;
@@ -190,10 +203,18 @@ impl Sender {
         request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
         match client.request_bytes(request, TIMEOUT, ANSWER_MAX).await {
             Err(error) => Outcome::Later(error.to_string()),
-            Ok((status, _, body)) if status.is_success() => Outcome::Written(Some(body)),
+            Ok((status, _, body)) if status.is_success() => {
+                let written = serde_json::from_slice(&body).unwrap_or(object);
+                Outcome::Written(version_of(&written), Some(body))
+            }
             Ok((status, _, body)) => judge(status, &body),
         }
     }
+}
+
+/// RV of an object; 0 if it has none.
+fn version_of(object: &Value) -> ResourceVersion {
+    ResourceVersion(meta::text(object, "resourceVersion").parse().unwrap_or(0))
 }
 
 /// Returns the patch that brings the local status to the cloud's object; `Some(None)` if it has it. `None` if that is

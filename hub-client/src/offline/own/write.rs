@@ -69,6 +69,15 @@ impl OwnKey {
         Some(Self { namespace, name })
     }
 
+    /// The Node of this name; `None` if it cannot be one.
+    #[must_use]
+    pub fn node(name: &str) -> Option<Self> {
+        is_name(name).then(|| Self {
+            namespace: None,
+            name: name.to_owned(),
+        })
+    }
+
     /// Reads the form of `to_string`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {

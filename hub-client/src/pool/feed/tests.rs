@@ -11,7 +11,7 @@ use yurt_storage::OnlyWriter as _;
 use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
-use crate::replicas::history_check::Connection;
+use crate::replicas::history_check::Opened;
 
 /// Creates a feeder of services for a coordinator at `server`.
 fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::mpsc::Receiver<Input>) {
@@ -156,10 +156,9 @@ async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
         };
         feeder.leave_behind(there).await;
         assert_eq!(feeder.here().generation, 0, "nothing is proved");
-        feeder.data.history().prove(Connection {
-            server: 0,
-            number: 1,
-            token_number: 0,
+        feeder.data.history().prove(Opened {
+            pool: 1,
+            ..Opened::default()
         });
         feeder.leave_behind(there).await;
         assert_eq!(feeder.here().generation > 0, is_left, "the cloud is at {head}");
@@ -206,10 +205,9 @@ async fn coordinator_that_is_ahead_is_compared_with_the_resource_that_the_data_c
         let member = Object::from_value(member, yurt_pool_protocol::members::kind()).unwrap();
         let held = feeder.replica.collection();
         held.update(|held| held.restart(0, vec![member], ResourceVersion(10)));
-        feeder.data.history().prove(Connection {
-            server: 0,
-            number: 1,
-            token_number: 0,
+        feeder.data.history().prove(Opened {
+            pool: 1,
+            ..Opened::default()
         });
         let there = CopyState {
             position: ResourceVersion(2_000),
@@ -228,10 +226,9 @@ async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
     let folder = TestDir::new();
     let (feeder, _) = at_ten(&folder);
     let history = feeder.data.history();
-    history.prove(Connection {
-        server: 0,
-        number: 1,
-        token_number: 0,
+    history.prove(Opened {
+        pool: 1,
+        ..Opened::default()
     });
     let there = CopyState {
         generation: 8_000_001,

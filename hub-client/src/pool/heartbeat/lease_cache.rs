@@ -45,18 +45,20 @@ impl CachedLease {
         response
     }
 
-    /// Loads an answer. File format: the content type in the first line, then the body.
+    /// Loads an answer; `None` if it is no lease, as a power cut may leave it. File format: the content type in the first
+    /// line, then the body.
     pub(super) fn load(path: &std::path::Path) -> Option<Self> {
         let text = std::fs::read(path).ok()?;
         let end = text.iter().position(|byte| *byte == b'\n')?;
         let content_type = HeaderValue::from_bytes(&text[..end]).ok()?;
-        Some(Self {
+        let loaded = Self {
             content_type,
             body: Bytes::copy_from_slice(&text[end + 1..]),
-        })
+        };
+        loaded.version().is_some().then_some(loaded)
     }
 
-    /// Stores the answer, best effort. A failed write only costs a 503 after a restart without the cloud.
+    /// Stores the answer, best effort and without a flush: [`Self::load`] finds what a power cut leaves. A failed write only costs a 503 after a restart without the cloud.
     pub(super) fn store(&self, path: &std::path::Path) {
         let mut text = self.content_type.as_bytes().to_vec();
         text.push(b'\n');
@@ -64,6 +66,32 @@ impl CachedLease {
         let temporary = path.with_extension("tmp");
         if let Err(error) = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)) {
             tracing::debug!(%error, path = %path.display(), "Failed to store node lease");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    #[test]
+    fn answer_that_a_power_cut_left_in_part_is_none() {
+        let folder = TestDir::new();
+        let path = folder.path().join("node-lease");
+        let body =
+            r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"n1","resourceVersion":"7"}}"#;
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+        CachedLease::of(&headers, body.into()).unwrap().store(&path);
+        assert_eq!(CachedLease::load(&path).unwrap().body, body);
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert!(CachedLease::load(&path).is_none(), "the first {length} bytes");
+            let zeros = [&whole[..length], &vec![0; whole.len() - length]].concat();
+            std::fs::write(&path, zeros).unwrap();
+            assert!(CachedLease::load(&path).is_none(), "zeros after {length} bytes");
         }
     }
 }

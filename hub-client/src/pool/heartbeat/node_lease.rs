@@ -41,6 +41,10 @@ use crate::upstream::hop_by_hop::answered;
 /// Maximum time for a renewal at the cloud. After it the pool lease asks the leader to forward this node's beats. The
 /// kubelet's own limit is 10 s.
 const CLOUD_DEADLINE: Duration = Duration::from_secs(4);
+/// First pause before the delegate annotation is removed again after a failure; each further one is twice as long.
+const CLEAN_AGAIN: Duration = Duration::from_millis(500);
+/// Maximum of that pause: the interval of the kubelet's beats, which also remove it.
+const CLEAN_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Maximum time for a renewal at the coordinator.
 const POOL_DEADLINE: Duration = Duration::from_secs(3);
 /// Minimum interval between two writes of the cached answer: a write per beat (10 s) would wear out an SD card.
@@ -137,13 +141,16 @@ impl OwnHeartbeat {
         }
     }
 
-    /// Removes the delegate annotation as soon as the cloud is back, without waiting for the next beat.
+    /// Removes the delegate annotation as soon as the cloud is back, without waiting for the next beat. Tries until the
+    /// cloud answers; the caller drops the future when the cloud is lost again.
     pub async fn cloud_is_back(&self) {
         if let Some(relaying) = &self.settings.relaying {
             relaying.client.close();
         }
-        if self.annotated.load(Ordering::Relaxed) {
-            self.clean().await;
+        let mut pause = CLEAN_AGAIN;
+        while self.annotated.load(Ordering::Relaxed) && !self.clean().await {
+            tokio::time::sleep(pause).await;
+            pause = CLEAN_AGAIN_MAX.min(pause * 2);
         }
     }
 
@@ -278,21 +285,21 @@ impl OwnHeartbeat {
     fn clean_later(self: &Arc<Self>) {
         if self.annotated.load(Ordering::Relaxed) {
             let this = self.clone();
-            self.settings
-                .tasks
-                .spawn("clean-heartbeat", async move { this.clean().await });
+            self.settings.tasks.spawn("clean-heartbeat", async move {
+                let _ = this.clean().await;
+            });
         }
     }
 
     /// Removes the delegate annotation from the cloud's lease. Without the annotation the patch changes nothing, so the
-    /// cloud writes nothing.
-    async fn clean(&self) {
+    /// cloud writes nothing. Returns false if the cloud did not answer, or with an overload or a failure of its own.
+    async fn clean(&self) -> bool {
         let _turn = self.cleaning.lock().await;
         let path = path_of(&self.settings.node);
         let patch = json!({"metadata": {"annotations": {DELEGATE_HEARTBEAT_ANNOTATION: null}}});
         let mut request = Request::new(full(patch.to_string()));
         *request.method_mut() = Method::PATCH;
-        let Ok(uri) = path.parse() else { return };
+        let Ok(uri) = path.parse() else { return true };
         *request.uri_mut() = uri;
         let merge = HeaderValue::from_static("application/merge-patch+json");
         request.headers_mut().insert(CONTENT_TYPE, merge);
@@ -303,10 +310,11 @@ impl OwnHeartbeat {
             .beats
             .request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX)
             .await;
-        if answer.is_ok_and(|(status, ..)| status.is_success() || status == StatusCode::NOT_FOUND) && !self.is_cut_off()
-        {
+        let Ok((status, ..)) = answer else { return false };
+        if (status.is_success() || status == StatusCode::NOT_FOUND) && !self.is_cut_off() {
             self.annotated.store(false, Ordering::Relaxed);
         }
+        !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS
     }
 
     async fn renew_pool(&self, renewal: PoolRenewal) {

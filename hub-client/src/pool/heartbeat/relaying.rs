@@ -42,7 +42,7 @@ impl Relaying {
     /// time.
     #[must_use]
     pub fn comes_first(&self) -> bool {
-        self.reach.borrow().failed_probes.is_some_and(|failed| failed > 0)
+        self.reach.borrow().is_failing()
     }
 
     /// Writes a beat of `node` at the cloud. Returns true if the cloud stored it.

@@ -324,3 +324,28 @@ impl LeaseItem {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_with_an_address_that_may_not_be_dialled_is_no_peer() {
+        let peer = |address: &str| {
+            let annotations = serde_json::json!({ADDRESS_ANNOTATION: address, SERVERS_ANNOTATION: "cloud:443"});
+            let lease = serde_json::json!({"metadata": {"name": "n2", "annotations": annotations}});
+            let item: LeaseItem = serde_json::from_value(lease).expect("a lease");
+            item.peer(false)
+        };
+        assert!(peer("10.0.0.2:10269").is_some());
+        for address in [
+            "127.0.0.1:10269",
+            "[::1]:10269",
+            "169.254.169.254:80",
+            "[fe80::1]:10269",
+            "n2:10269",
+        ] {
+            assert_eq!(peer(address), None, "{address}");
+        }
+    }
+}

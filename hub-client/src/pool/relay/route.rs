@@ -91,7 +91,13 @@ impl Target {
     }
 
     fn new(host: &str, port: u16) -> Option<Self> {
-        (!host.is_empty() && port != 0).then(|| Self {
+        let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_host = match address {
+            Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+            // [`Authority`] accepts brackets in the middle, and ends its host there.
+            None => !host.is_empty() && !host.contains(['[', ']', ':']),
+        };
+        (is_host && port != 0).then(|| Self {
             host: host.to_ascii_lowercase(),
             port,
         })
@@ -120,10 +126,12 @@ impl fmt::Display for Target {
 }
 
 /// Metadata services of clouds outside the link-local range: they give credentials to any client that reaches them.
-const METADATA_SERVICES: [IpAddr; 3] = [
+const METADATA_SERVICES: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
 /// True if a hub may be dialled at this address, which comes from another node's lease. Loopback is this node itself,
@@ -254,6 +262,8 @@ mod tests {
             "https://cloud:443",
             "cloud:443 ",
             "cl oud:443",
+            "1[fd00::1]:6443",
+            "[cloud]:443",
             "cloud:+443",
             "/",
             "*",
@@ -288,6 +298,8 @@ mod tests {
             "100.100.100.200:80",
             "192.0.0.192:80",
             "[fd00:ec2::254]:80",
+            "168.63.129.16:80",
+            "[fd20:ce::254]:80",
         ] {
             assert!(!may(text, true), "{text}");
         }

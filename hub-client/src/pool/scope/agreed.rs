@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::GroupVersionResource;
-use yurt_apimachinery::pool_scope::{self, CONFIG_KEY, SharedResource};
 use yurt_pool_protocol::feed::ScopeStatus;
+use yurt_pool_protocol::pool_scope::{self, CONFIG_KEY, SharedResource};
 
 use crate::health::CoordinatorReach;
 use crate::hub_config::HubConfig;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_apimachinery::{GroupVersionResource, ResourceVersion, Status};
+use yurt_pool_protocol::pool_scope::SharedResource;
 use yurt_runtime::http::client::HttpClient;
 
 /// Maximum wait for one answer, on a slow link.

@@ -13,6 +13,7 @@ use crate::filter::binding::Switches;
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const SERVICES: &str = "/api/v1/services";
+const SERVICES_OF_SHOP: &str = "/api/v1/namespaces/shop/services";
 
 /// Approver of a hub that has just started, without data; and its configuration.
 fn approver(folder: &TestDir, has_pool: bool) -> (Approver, watch::Sender<Arc<Approval>>) {
@@ -60,6 +61,10 @@ async fn read_that_may_be_filtered_waits_for_the_configuration_and_no_other_requ
         "/api/v1/nodes?watch=1",
         "/version",
         "/apis/apps/v1/services",
+        // Their filter concerns one object.
+        "/api/v1/namespaces/shop/configmaps?watch=1",
+        "/api/v1/namespaces/kube-system/configmaps/coredns",
+        "/api/v1/configmaps?fieldSelector=metadata.name%3Dcoredns",
     ];
     for path in no_filter {
         let approved = approver.approve("kubelet", &get(path)).now_or_never();
@@ -78,6 +83,27 @@ async fn read_that_may_be_filtered_waits_for_the_configuration_and_no_other_requ
     assert!(waiting.as_mut().now_or_never().is_none());
     sync(&state, &[("masterservice", "agent")]);
     assert_eq!(waiting.await.unwrap().chain.names(), ["masterservice"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_and_proxied_requests_wait_for_no_filter() {
+    let folder = TestDir::new();
+    let (approver, _state) = approver(&folder, true);
+    let of_pod = |part: &str| format!("/api/v1/namespaces/shop/pods/web/{part}");
+    for path in [
+        of_pod("log?follow=true"),
+        of_pod("exec?command=sh"),
+        of_pod("attach"),
+        of_pod("portforward"),
+        of_pod("proxy/metrics"),
+        format!("{SERVICES_OF_SHOP}/web/proxy/index.html"),
+    ] {
+        let approved = approver.approve("kubelet", &get(&path)).now_or_never();
+        let approved = approved.unwrap_or_else(|| panic!("{path} waits")).unwrap();
+        assert!(approved.chain.is_empty() && !approved.is_filterable(), "{path}");
+    }
+    let (code, _, took) = refusal(&approver, "kubelet", &format!("{SERVICES_OF_SHOP}/web/status")).await;
+    assert_eq!((code, took), (503, WAIT_MAX), "its answer is the object itself");
 }
 
 #[tokio::test(start_paused = true)]

@@ -59,6 +59,16 @@ impl Salt {
             Credential::Token(token) => json!(["token", token]),
             Credential::Certificate { user, groups } => json!(["certificate", user, groups]),
         };
+        self.key_of(&caller, attributes)
+    }
+
+    /// Returns the key of a review for all tokens of a service account.
+    #[must_use]
+    pub fn account_key(&self, account: &str, attributes: &Value) -> Key {
+        self.key_of(&json!(["account", account]), attributes)
+    }
+
+    fn key_of(&self, caller: &Value, attributes: &Value) -> Key {
         let caller = self.hash(caller.to_string().as_bytes());
         let question = self.hash(&[&caller[..], attributes.to_string().as_bytes()].concat());
         Key { caller, question }

@@ -70,7 +70,7 @@ pub enum Next {
 /// Decides how to answer a caller. `is_over` is true if its credential has expired.
 #[must_use]
 pub fn next(known: Option<KnownAccess>, reach: CloudReach, is_over: bool) -> Next {
-    let is_away = is_away(reach);
+    let is_away = reach.is_failing();
     if is_over {
         return if is_away {
             Next::Answer(AccessVerdict::Unauthorized)
@@ -107,12 +107,6 @@ pub fn unanswered(known: Option<KnownAccess>, is_over: bool) -> Option<AccessVer
         return Some(AccessVerdict::Unauthorized);
     }
     known.filter(is_kept).map(|known| known.verdict)
-}
-
-/// True if the probes found the cloud away.
-#[must_use]
-pub fn is_away(reach: CloudReach) -> bool {
-    reach.failed_probes.is_some_and(|failed| failed > 0)
 }
 
 fn is_kept(known: &KnownAccess) -> bool {
@@ -191,7 +185,7 @@ mod tests {
                 let is_said = verdict == Some(answer) && age < KEPT_FOR && !is_over;
                 prop_assert!(is_said || (is_over && answer == AccessVerdict::Unauthorized));
             }
-            if is_away(reach) {
+            if reach.is_failing() {
                 prop_assert!(matches!(decided, Next::Answer(_) | Next::TryLater), "without the cloud there is no review");
                 prop_assert_eq!(told, left);
             }

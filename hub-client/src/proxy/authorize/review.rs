@@ -1,5 +1,5 @@
-//! Reviews at the cloud. A token is reviewed with that token itself (SelfSubjectAccessReview), a certificate through
-//! the node's right to create SubjectAccessReviews.
+//! Reviews at the cloud. A token and the node are reviewed with their own credential (SelfSubjectAccessReview), a client
+//! certificate through the node's right to create SubjectAccessReviews.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +51,7 @@ async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Re
             let spec = json!({"user": user, "groups": groups});
             (&server.beats, "SubjectAccessReview", spec)
         }
-        Credential::Node => return Ok(AccessVerdict::Allowed),
+        Credential::Node => (&server.beats, "SelfSubjectAccessReview", json!({})),
     };
     spec["resourceAttributes"] = attributes;
     let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});

@@ -126,6 +126,8 @@ fn open(
 ) -> Authorizer {
     let means = Means {
         reviews: Arc::new(oracle.clone()),
+        // Tokens `web/1`, `web/2`, … are of web.
+        accounts: Arc::new(|token| Some(token.split_once('/')?.0.to_owned())),
         reach: reach.subscribe(),
         wake: Arc::default(),
         clock: clock.clone(),
@@ -519,4 +521,83 @@ async fn file_is_written_behind_for_what_matters_and_seldom() {
     token.cancel();
     keeping.await.unwrap();
     assert!(world.file().exists(), "a stop stores the rest");
+}
+
+/// A power cut may follow the loss of the cloud at once.
+#[tokio::test(start_paused = true)]
+async fn loss_of_the_cloud_stores_at_once_what_was_learned_since_the_last_write() {
+    let world = World::new();
+    let token = CancellationToken::new();
+    let keeping = world.authorizer.clone().keep(token.clone(), CancellationToken::new());
+    let keeping = world.tasks.detached("keep", keeping);
+    let is_written = async |after: Duration| {
+        tokio::time::sleep(after + Duration::from_millis(1)).await;
+        std::fs::remove_file(world.file()).is_ok()
+    };
+    world.code("good").await;
+    assert!(is_written(SAVED_AFTER).await);
+    world.code("late").await;
+    assert!(!is_written(SAVED_AT_LOSS_EVERY).await);
+    world.probed(Some(1));
+    assert!(!is_written(Duration::ZERO).await, "one failed probe is no loss");
+    world.probed(Some(2));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(world.file().exists(), "the loss stores it");
+    let world = world.restarted();
+    world.probed(Some(2));
+    assert_eq!(world.code("late").await, 200, "also after a power cut");
+    token.cancel();
+    keeping.await.unwrap();
+}
+
+/// A link that flaps wears out no disk.
+#[tokio::test(start_paused = true)]
+async fn losses_of_the_cloud_store_what_is_new_and_seldom() {
+    let world = World::new();
+    let token = CancellationToken::new();
+    let keeping = world.authorizer.clone().keep(token.clone(), CancellationToken::new());
+    let keeping = world.tasks.detached("keep", keeping);
+    let mut writes = 0;
+    for flap in 0..60 {
+        world.probed(Some(0));
+        world.code(&format!("pod-{flap}")).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.probed(Some(2));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        writes += u64::from(std::fs::remove_file(world.file()).is_ok());
+    }
+    let most = 120 / SAVED_AT_LOSS_EVERY.as_secs() + 1;
+    assert!((2..=most).contains(&writes), "{writes} writes");
+    tokio::time::sleep(SAVED_EVERY).await;
+    let _ = std::fs::remove_file(world.file());
+    for _ in 0..60 {
+        world.probed(Some(0));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.probed(Some(2));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(!world.file().exists(), "nothing was new");
+    token.cancel();
+    keeping.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_without_a_verdict_has_that_of_its_account_while_the_cloud_is_away() {
+    let world = World::new();
+    assert_eq!(world.code("web/1").await, 200);
+    world.probed(Some(1));
+    assert_eq!(world.code("web/2").await, 200);
+    for other in ["db/1", "stranger"] {
+        assert_eq!(world.code(other).await, 429, "{other}");
+    }
+    world.probed(Some(0));
+    world.mood(Mood::Says(AccessVerdict::Denied));
+    assert_eq!(world.code("web/2").await, 403, "the cloud is asked while it answers");
+    world.probed(Some(1));
+    assert_eq!(world.code("web/3").await, 403, "the last verdict counts");
+    world.probed(Some(0));
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
+    assert_eq!(world.code("web/4").await, 401, "it is no verdict about the account");
+    world.probed(Some(1));
+    assert_eq!(world.code("web/5").await, 403);
 }

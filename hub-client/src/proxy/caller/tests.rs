@@ -250,3 +250,22 @@ fn certificate_is_the_caller() {
         }
     );
 }
+
+#[test]
+fn names_that_no_component_has_are_the_name_of_none() {
+    let of = |agent: &str| component(&headers(agent, ""));
+    assert_eq!(of("Kubelet/v1.36.3 (linux/amd64)"), "kubelet");
+    let long = "a".repeat(1000);
+    for agent in [
+        "",
+        "/v1",
+        "../../etc/passwd",
+        "kube proxy/v1",
+        "kubelet\\..",
+        "a,b",
+        "a=b",
+        &long,
+    ] {
+        assert_eq!(of(agent), "", "{agent}");
+    }
+}

@@ -12,7 +12,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use yurt_runtime::pki::write_secret;
+
+use crate::unwritten::{Readers, Unwritten};
 
 /// Name of the file below the root folder.
 pub const FILE: &str = "kubelet.token";
@@ -32,11 +33,11 @@ pub struct NodeToken {
 
 impl NodeToken {
     /// Returns the token in `folder`. Creates a new one if there is none, or if users other than the owner could read
-    /// or guess it.
+    /// or guess it. Without space on the disk the new one is in `unwritten`; no client knows it until it is stored.
     ///
     /// # Errors
     /// The file cannot be read or written, or the system has no source of randomness.
-    pub fn open(folder: &Path) -> io::Result<Self> {
+    pub(crate) fn open(folder: &Path, unwritten: &mut Unwritten) -> io::Result<Self> {
         let path = folder.join(FILE);
         match kept(&path) {
             Ok(token) => return Self::new(&token),
@@ -49,7 +50,7 @@ impl NodeToken {
         let mut random = [0; RANDOM];
         SystemRandom::new().fill(&mut random).map_err(no_randomness)?;
         let token = URL_SAFE_NO_PAD.encode(random);
-        write_secret(&path, &token)?;
+        unwritten.write(folder, FILE, &token, Readers::Owner)?;
         Self::new(&token)
     }
 
@@ -106,14 +107,18 @@ mod tests {
 
     use super::*;
 
+    fn open(folder: &Path) -> NodeToken {
+        NodeToken::open(folder, &mut Unwritten::default()).unwrap()
+    }
+
     #[test]
     fn token_is_made_once_and_for_its_owner_alone() {
         let folder = TestDir::new();
-        let token = NodeToken::open(folder.path()).unwrap();
+        let token = open(folder.path());
         let path = folder.path().join(FILE);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(token.is(&text) && NodeToken::open(folder.path()).unwrap().is(&text));
+        assert!(token.is(&text) && open(folder.path()).is(&text));
         for other in ["", &text[1..], &format!("{text}x"), &text.to_uppercase()] {
             assert!(!token.is(other), "{other:?}");
         }
@@ -127,11 +132,11 @@ mod tests {
         for (text, mode) in [(long, 0o640), (long, 0o602), ("short", 0o600), ("", 0o600)] {
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert!(!NodeToken::open(folder.path()).unwrap().is(text), "{text:?} {mode:o}");
+            assert!(!open(folder.path()).is(text), "{text:?} {mode:o}");
             assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         }
         std::fs::write(&path, format!("{long}\n")).unwrap();
-        assert!(NodeToken::open(folder.path()).unwrap().is(long), "an operator's own");
+        assert!(open(folder.path()).is(long), "an operator's own");
         assert!(!format!("{:?}", NodeToken::new(long).unwrap()).contains(long));
     }
 }

@@ -13,7 +13,7 @@ use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 use super::View;
 use super::inputs::{Affected, InputChanges, LiveInputs};
-use crate::filter::{Chain, Inputs};
+use crate::filter::{Chain, Inputs, localendpoints};
 
 /// Deliveries of the source taken at a time.
 const BATCH: usize = 128;
@@ -154,20 +154,24 @@ impl Follow {
         let kind = self.source.kind();
         let is_affected = |object: &Object| match &affected {
             Affected::Nothing => false,
-            Affected::OfServices(services) => self
-                .chain
-                .services_of(kind, object)
-                .any(|service| services.contains(&service)),
+            Affected::Of { services, pods } => {
+                let mut own = self.chain.services_of(kind, object);
+                own.any(|service| services.contains(&service)) || localendpoints::names_any(object, pods)
+            }
             Affected::Everything => true,
         };
         let view = &self.view.collection;
         let at = view.read(|held| (held.generation(), held.position()));
         // Later states are delivered, and evaluated then.
-        let objects: Vec<Object> = self.source.read(|held| {
+        let known: Vec<Object> = self.source.read(|held| {
             let known = held.objects().filter(|object| object.resource_version() <= at.1);
-            let known = known.filter(|_| held.generation() == at.0);
-            known.filter(|object| is_affected(object)).cloned().collect()
+            known.filter(|_| held.generation() == at.0).cloned().collect()
         });
+        let mut objects = Vec::new();
+        for known in known.chunks(CHUNK) {
+            objects.extend(known.iter().filter(|object| is_affected(object)).cloned());
+            tokio::task::yield_now().await;
+        }
         self.chain.count_reevaluated(objects.len() as u64);
         for objects in objects.chunks(CHUNK) {
             let seen = objects.iter().map(|object| (object.key().clone(), self.show(object)));

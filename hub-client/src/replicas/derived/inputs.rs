@@ -9,7 +9,7 @@ use yurt_apimachinery::{Object, ObjectKey, Status};
 use yurt_collection::{Collection, Delivery, Reader};
 use yurt_storage::{Replica, SharedCollection};
 
-use crate::filter::context::FilterOptions;
+use crate::filter::context::{FilterOptions, LocalPods};
 use crate::filter::{Chain, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup};
 use crate::replicas::PoolData;
 
@@ -42,14 +42,18 @@ pub struct LiveInputs {
     host: Arc<str>,
     data: Arc<PoolData>,
     services: Option<Arc<Replica>>,
+    local_pods: watch::Receiver<Arc<LocalPods>>,
 }
 
 /// Objects whose verdict may have changed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Affected {
     Nothing,
-    /// Those that depend on one of these Services.
-    OfServices(BTreeSet<ObjectKey>),
+    /// Those that depend on one of these Services, or name one of these pods by uid.
+    Of {
+        services: BTreeSet<ObjectKey>,
+        pods: BTreeSet<String>,
+    },
     Everything,
 }
 
@@ -57,6 +61,14 @@ pub(super) enum Affected {
 pub(super) struct InputChanges {
     services: Option<ServiceChanges>,
     pool: Option<PoolChanges>,
+    host_network: Option<HostNetworkChanges>,
+    local_pods: Option<LocalPodChanges>,
+}
+
+struct LocalPodChanges {
+    /// Pods at the last evaluation.
+    known: Arc<LocalPods>,
+    changes: watch::Receiver<Arc<LocalPods>>,
 }
 
 struct ServiceChanges {
@@ -72,15 +84,22 @@ struct PoolChanges {
     changes: watch::Receiver<u64>,
 }
 
+struct HostNetworkChanges {
+    /// Value at the last evaluation.
+    value: Option<bool>,
+    changes: watch::Receiver<Option<bool>>,
+}
+
 struct Lookup<'a>(Option<&'a SharedCollection>);
 
 // === impl LiveInputs ===
 
 impl LiveInputs {
-    /// Inputs of the node's filters, from the replicas in `data`.
+    /// Inputs of the node's filters, from the replicas in `data` and the statuses that the cloud does not have.
     #[must_use]
-    pub fn new(node: NodeFacts, data: Arc<PoolData>) -> Self {
+    pub fn new(node: NodeFacts, data: Arc<PoolData>, local_pods: watch::Receiver<Arc<LocalPods>>) -> Self {
         Self {
+            local_pods,
             host: node.host.to_string().into(),
             node: Arc::new(node),
             services: data.replicas().named(SERVICES),
@@ -111,9 +130,10 @@ impl LiveInputs {
             name => Pool::Named(NodePool {
                 name,
                 members,
-                host_network: None,
+                host_network: self.data.host_network().known(),
             }),
         };
+        let local_pods = self.local_pods.borrow().clone();
         look(&FilterContext {
             hub: HubAddress {
                 host: &self.host,
@@ -121,6 +141,7 @@ impl LiveInputs {
             },
             node_name: &self.node.node,
             pool,
+            local_pods: &local_pods,
             services: &Lookup(self.services.as_ref().map(|services| &**services.collection())),
             options: self.node.options,
         })
@@ -132,7 +153,10 @@ impl LiveInputs {
         let services = self.services.as_ref().filter(|_| inputs.services);
         let services = services.map(|services| services.collection().clone());
         let pool = self.data.membership().changes().filter(|_| inputs.pool);
+        let local_pods = Some(self.local_pods.clone()).filter(|_| inputs.local_pods);
         InputChanges {
+            host_network: inputs.host_network.then(|| HostNetworkChanges::of(&self.data)),
+            local_pods: local_pods.map(LocalPodChanges::from_now),
             services: services.map(|services| ServiceChanges {
                 changes: services.subscribe(),
                 reader: services.read(Collection::follow),
@@ -153,9 +177,15 @@ impl InputChanges {
     /// Objects affected by the changes since the last call, or by a part of them.
     pub(super) fn take(&mut self) -> Affected {
         let services = self.services.as_mut().map(ServiceChanges::take);
-        match self.pool.as_mut().is_some_and(PoolChanges::take) {
-            true => Affected::Everything,
-            false => services.unwrap_or(Affected::Nothing),
+        let members = self.pool.as_mut().is_some_and(PoolChanges::take);
+        let host_network = self.host_network.as_mut().is_some_and(HostNetworkChanges::take);
+        let pods = self.local_pods.as_mut().map(LocalPodChanges::take).unwrap_or_default();
+        match services.unwrap_or(Some(BTreeSet::new())) {
+            Some(services) if !members && !host_network => match services.is_empty() && pods.is_empty() {
+                true => Affected::Nothing,
+                false => Affected::Of { services, pods },
+            },
+            _ => Affected::Everything,
         }
     }
 
@@ -166,15 +196,19 @@ impl InputChanges {
     pub(super) async fn changed(&mut self) {
         let services = next(self.services.as_mut().map(|services| &mut services.changes));
         let pool = next(self.pool.as_mut().map(|pool| &mut pool.changes));
+        let host_network = next(self.host_network.as_mut().map(|value| &mut value.changes));
+        let pods = next(self.local_pods.as_mut().map(|pods| &mut pods.changes));
         tokio::select! {
             () = services => {}
             () = pool => {}
+            () = host_network => {}
+            () = pods => {}
         }
     }
 }
 
 /// Waits for a change of one input. The hub keeps its sender.
-async fn next(changes: Option<&mut watch::Receiver<u64>>) {
+async fn next<T>(changes: Option<&mut watch::Receiver<T>>) {
     if let Some(changes) = changes
         && changes.changed().await.is_ok()
     {
@@ -186,24 +220,24 @@ async fn next(changes: Option<&mut watch::Receiver<u64>>) {
 // === impl ServiceChanges ===
 
 impl ServiceChanges {
-    fn take(&mut self) -> Affected {
+    /// Keys of the changed Services; `None` if they are unknown.
+    fn take(&mut self) -> Option<BTreeSet<ObjectKey>> {
         self.changes.borrow_and_update();
         let read = self.services.read(|held| held.read(&mut self.reader, BATCH));
         let Ok(deliveries) = read else {
             self.reader = self.services.read(Collection::follow);
-            return Affected::Everything;
+            return None;
         };
-        if deliveries.is_empty() {
-            return Affected::Nothing;
+        if !deliveries.is_empty() {
+            // There may be more.
+            self.changes.mark_changed();
         }
-        // There may be more.
-        self.changes.mark_changed();
         let key = |delivery: Delivery| match delivery {
             Delivery::Exact(change) => Some(change.object.key().clone()),
             Delivery::Current { object, .. } | Delivery::Gone(object) => Some(object.key().clone()),
             Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
         };
-        Affected::OfServices(deliveries.into_iter().filter_map(key).collect())
+        Some(deliveries.into_iter().filter_map(key).collect())
     }
 }
 
@@ -220,8 +254,86 @@ impl PoolChanges {
     }
 }
 
+// === impl HostNetworkChanges ===
+
+impl HostNetworkChanges {
+    fn of(data: &PoolData) -> Self {
+        let mut changes = data.host_network().want();
+        let value = *changes.borrow_and_update();
+        Self { value, changes }
+    }
+
+    /// True if the value changed.
+    fn take(&mut self) -> bool {
+        let value = *self.changes.borrow_and_update();
+        std::mem::replace(&mut self.value, value) != value
+    }
+}
+
+// === impl LocalPodChanges ===
+
+impl LocalPodChanges {
+    fn from_now(mut changes: watch::Receiver<Arc<LocalPods>>) -> Self {
+        let known = changes.borrow_and_update().clone();
+        Self { known, changes }
+    }
+
+    /// Uids of the pods whose state differs from that of the last evaluation.
+    fn take(&mut self) -> BTreeSet<String> {
+        let now = self.changes.borrow_and_update().clone();
+        let before = std::mem::replace(&mut self.known, now);
+        let uids = before.keys().chain(self.known.keys());
+        let is_changed = |uid: &&String| before.get(*uid) != self.known.get(*uid);
+        uids.filter(is_changed).cloned().collect()
+    }
+}
+
 impl ServiceLookup for Lookup<'_> {
     fn service(&self, key: &ObjectKey) -> Option<Object> {
         self.0?.read(|services| services.object(key).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use yurt_runtime::Clock;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::filter::FILTERS;
+    use crate::filter::binding::Table;
+
+    #[tokio::test]
+    async fn host_network_of_the_pool_is_followed() {
+        let folder = TestDir::new();
+        let data = Arc::new(PoolData::open(folder.path(), "p", usize::MAX, Clock::system()).unwrap());
+        let node = NodeFacts {
+            node: "n1".to_owned(),
+            pool: "p".to_owned(),
+            host: IpAddr::from([127, 0, 0, 1]),
+            secure_port: 10268,
+            options: FilterOptions::default(),
+        };
+        let inputs = LiveInputs::new(node, data.clone(), watch::Sender::default().subscribe());
+        let bound = [("hostnetworkpropagation".to_owned(), "kubelet".to_owned())].into();
+        let table = Table::new(&FILTERS, &Default::default()).with(&bound);
+        let chain = table.chain("kubelet", "", "pods", yurt_apimachinery::Verb::List);
+        let mut changes = inputs.changes(&chain);
+        let seen = || {
+            inputs.with(|context| match context.pool {
+                Pool::Named(pool) => pool.host_network,
+                _ => None,
+            })
+        };
+        assert_eq!((changes.take(), seen()), (Affected::Nothing, None));
+        for value in [true, false] {
+            let pool = json!({"spec": {"hostNetwork": value}});
+            data.host_network().take(&pool).await;
+            changes.changed().await;
+            assert_eq!((changes.take(), seen()), (Affected::Everything, Some(value)));
+            data.host_network().take(&pool).await;
+            assert_eq!(changes.take(), Affected::Nothing);
+        }
     }
 }

@@ -6,30 +6,30 @@ use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
 use yurt_pool_protocol::history::{Answers, KnownHistory, ObjectRef};
 
 use super::lease::{lease_version, version_of};
-use super::{Connection, HistoryVerifier};
+use super::{HistoryVerifier, Opened};
 use crate::replicas::questions::{first, get, head_of};
 use crate::upstream::CloudServer;
 
 // === impl HistoryVerifier ===
 
 impl HistoryVerifier {
-    /// Reads without resourceVersion, so that the answer has everything acknowledged before. Also returns the data connection that
-    /// was open before the first read.
+    /// Reads without resourceVersion, so that the answer has everything acknowledged before. Also returns the data connections
+    /// that were open before the first read.
     pub(super) async fn ask(
         &self,
         place: usize,
         known: &KnownHistory,
         is_thorough: bool,
-    ) -> Result<(Answers, Connection), String> {
+    ) -> Result<(Answers, Opened), String> {
         let server = self.cloud.at(place);
         let services = find_kind("", "services").ok_or("services are not built in")?;
         let path = format!("{}?limit=1", services.collection_path());
-        let before = self.connection(place);
-        // Uses the connection that will carry the data, or opens it. It may be busy with a list.
+        let before = self.opened(place);
+        // Uses the connection that will carry the pool's data, or opens it. It may be busy with a list.
         let (over, list) = match first(server, &path).await {
-            Some((number, list)) => (Connection { number, ..before }, Some(list)),
+            Some((pool, list)) => (Opened { pool, ..before }, Some(list)),
             None => {
-                let over = self.connection(place);
+                let over = self.opened(place);
                 (over, get(server, &path, "PartialObjectMetadataList").await?)
             }
         };

@@ -23,8 +23,8 @@ struct CheckState {
     /// Number of ended connections and streams that a proof rested on. The history may have ended with them, so an earlier proof
     /// says nothing of later data.
     breaks: u64,
-    /// The last proof, while it is valid: it covers data from this connection and those before it.
-    proven: Option<Connection>,
+    /// The last proof, while it is valid: it covers data from these connections.
+    proven: Option<Opened>,
     /// Replicas that the proof covers, with their generations.
     about: BTreeMap<String, u64>,
     /// True if the last attempt failed because the cloud does not answer.
@@ -45,18 +45,51 @@ pub(super) struct Changes(watch::Receiver<CheckState>);
 pub struct Connection {
     /// Index of the server.
     pub server: usize,
-    /// Number among the connections of its `streams` client; 0 for none of them.
+    /// Its client.
+    pub kind: ConnectionKind,
+    /// Number among the connections of its client, counted from 1 in the order in which they were opened.
     pub number: u64,
-    /// Number among the connections of its `token_streams` client; 0 for none of them.
-    pub token_number: u64,
 }
 
-// === impl Connection ===
+/// Client of the cloud that a connection belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionKind {
+    /// Pool data.
+    Pool,
+    /// Cached selections, with the node's identity.
+    Selections,
+    /// Cached selections, with tokens of callers.
+    TokenSelections,
+}
 
-impl Connection {
-    /// True if a proof that began while this connection was open covers data from `other`.
-    fn covers(self, other: Self) -> bool {
-        self.server == other.server && other.number <= self.number && other.token_number <= self.token_number
+/// Connections to one server that were open at some time, and all before them: the highest number of each client, 0
+/// for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Index of the server.
+    pub server: usize,
+    /// Connection of pool data.
+    pub pool: u64,
+    /// Connections of cached selections, with the node's identity.
+    pub selections: u64,
+    /// Connections of cached selections, with tokens of callers.
+    pub token_selections: u64,
+}
+
+// === impl Opened ===
+
+impl Opened {
+    /// True if a proof that began while these connections were open covers data from `connection`.
+    ///
+    /// A cloud is restored while all of its servers are down. So a connection that leads to a restored cloud was opened
+    /// after the servers from before were gone. They answered no later request of the proof, over any connection.
+    fn covers(self, connection: Connection) -> bool {
+        let last = match connection.kind {
+            ConnectionKind::Pool => self.pool,
+            ConnectionKind::Selections => self.selections,
+            ConnectionKind::TokenSelections => self.token_selections,
+        };
+        self.server == connection.server && connection.number <= last
     }
 }
 
@@ -109,7 +142,12 @@ impl HistoryState {
     /// Invalidates every proof, including one in progress, because a stream of the cloud ended early or the hub turns to the cloud
     /// again.
     pub fn reopen(&self) {
-        self.0.send_modify(CheckState::doubt);
+        self.0.send_if_modified(|state| {
+            let was_proven = state.proven.is_some();
+            state.doubt();
+            // No receiver waits for a further break. Hundreds of streams may end with one connection.
+            was_proven
+        });
     }
 
     /// Records that data of the cloud (`why`) contradicts what replica `name` holds under `generation`. The cloud returned with
@@ -215,8 +253,8 @@ impl HistoryState {
         against
     }
 
-    /// Records the result of a proof `about` these replicas. It began after `breaks`, while `over` was open.
-    pub(super) fn record_result(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Connection) {
+    /// Records the result of a proof `about` these replicas. It began after `breaks`, while `over` were open.
+    pub(super) fn record_result(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Opened) {
         self.0.send_modify(|state| {
             state.proven = (state.breaks == breaks).then_some(over);
             state.is_away = false;
@@ -229,7 +267,7 @@ impl HistoryState {
 
     /// Records a proof about generation 0 of the services that finds nothing gone.
     #[cfg(test)]
-    pub(crate) fn prove(&self, over: Connection) {
+    pub(crate) fn prove(&self, over: Opened) {
         self.record_result([("services".to_owned(), 0)].into(), true, self.breaks(), over);
     }
 
@@ -280,11 +318,20 @@ mod tests {
 
     use super::*;
 
-    const FIRST: Connection = Connection {
+    const FIRST: Opened = Opened {
         server: 0,
-        number: 1,
-        token_number: 0,
+        pool: 1,
+        selections: 0,
+        token_selections: 0,
     };
+
+    fn connection(kind: ConnectionKind, number: u64) -> Connection {
+        Connection {
+            server: 0,
+            kind,
+            number,
+        }
+    }
 
     fn is_proven(history: &HistoryState) -> Option<bool> {
         history.proven().now_or_never()
@@ -322,40 +369,77 @@ mod tests {
     #[test]
     fn proof_counts_for_connections_that_were_open_when_it_was_begun() {
         let history = HistoryState::default();
-        let second = Connection { number: 2, ..FIRST };
+        let (first, second) = (connection(ConnectionKind::Pool, 1), connection(ConnectionKind::Pool, 2));
         history.prove(FIRST);
-        assert_eq!(history.proven_over(FIRST).now_or_never(), Some(true));
+        assert_eq!(history.proven_over(first).now_or_never(), Some(true));
         let mut waits = Box::pin(history.proven_over(second));
         assert_eq!(waits.as_mut().now_or_never(), None);
         assert_eq!(is_proven(&history), None, "another one is to come");
         // One that began before.
         history.prove(FIRST);
         assert_eq!(waits.as_mut().now_or_never(), None);
-        history.prove(second);
+        history.prove(Opened { pool: 2, ..FIRST });
         assert_eq!(waits.as_mut().now_or_never(), Some(true));
         assert_eq!(
-            history.proven_over(FIRST).now_or_never(),
+            history.proven_over(first).now_or_never(),
             Some(true),
             "it was open, too"
         );
     }
 
+    /// The streams of selections are spread over several connections, each opened when the others are full.
     #[test]
-    fn connections_for_tokens_are_counted_apart() {
+    fn one_of_several_connections_that_is_from_before_a_restore_covers_none_from_after_it() {
+        for kind in [ConnectionKind::Selections, ConnectionKind::TokenSelections] {
+            let history = HistoryState::default();
+            let (before, after) = (connection(kind, 1), connection(kind, 2));
+            let opened = |number| match kind {
+                ConnectionKind::Selections => Opened {
+                    selections: number,
+                    ..FIRST
+                },
+                _ => Opened {
+                    token_selections: number,
+                    ..FIRST
+                },
+            };
+            history.prove(opened(1));
+            assert_eq!(history.proven_over(before).now_or_never(), Some(true));
+            // The cloud was restored since: the first connection says nothing of that.
+            let mut waits = Box::pin(history.proven_over(after));
+            assert_eq!(waits.as_mut().now_or_never(), None, "{kind:?}");
+            let renewed = [("services".to_owned(), 0)];
+            history.record_result(renewed.into(), false, history.breaks(), opened(2));
+            assert_eq!(
+                waits.as_mut().now_or_never(),
+                Some(true),
+                "the data of the restored cloud may be read"
+            );
+            assert!(
+                history.is_gone("services", 0),
+                "and is of another history, over each connection"
+            );
+        }
+    }
+
+    #[test]
+    fn connections_of_each_client_are_counted_apart() {
         let history = HistoryState::default();
-        let token = Connection {
-            number: 0,
-            token_number: 1,
-            ..FIRST
-        };
-        history.prove(FIRST);
-        let mut waits = Box::pin(history.proven_over(token));
-        assert_eq!(waits.as_mut().now_or_never(), None, "it is newer than the proof");
-        history.prove(Connection {
-            token_number: 1,
-            ..FIRST
-        });
-        assert_eq!(waits.as_mut().now_or_never(), Some(true));
+        for kind in [ConnectionKind::Selections, ConnectionKind::TokenSelections] {
+            history.prove(FIRST);
+            let mut waits = Box::pin(history.proven_over(connection(kind, 1)));
+            assert_eq!(waits.as_mut().now_or_never(), None, "it is newer than the proof");
+            let (selections, token_selections) = match kind {
+                ConnectionKind::Selections => (1, 0),
+                _ => (0, 1),
+            };
+            history.prove(Opened {
+                selections,
+                token_selections,
+                ..FIRST
+            });
+            assert_eq!(waits.as_mut().now_or_never(), Some(true));
+        }
     }
 
     #[test]
@@ -378,7 +462,10 @@ mod tests {
     #[test]
     fn what_a_server_tells_that_is_in_use_no_more_is_never_proved() {
         let history = HistoryState::default();
-        let other = Connection { server: 1, ..FIRST };
+        let other = Connection {
+            server: 1,
+            ..connection(ConnectionKind::Pool, 1)
+        };
         history.prove(FIRST);
         let mut waits = Box::pin(history.proven_over(other));
         for _ in 0..2 {
@@ -406,6 +493,20 @@ mod tests {
         tokio::time::advance(CONTRADICTED_AGAIN).await;
         assert!(history.contradict("services", 1, &"another backup"));
         assert_eq!(is_proven(&history), None);
+    }
+
+    #[test]
+    fn streams_that_end_together_wake_once() {
+        let history = HistoryState::default();
+        history.prove(FIRST);
+        let mut changes = history.0.subscribe();
+        history.reopen();
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        let breaks = history.breaks();
+        history.reopen();
+        assert!(!changes.has_changed().unwrap());
+        assert_ne!(history.breaks(), breaks, "a proof in progress counts for none of them");
     }
 
     #[test]

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
-use hyper::body::Incoming;
 use yurt_apimachinery::Status;
 use yurt_pool_protocol::names::GENERATION_HEADER;
-use yurt_runtime::http::Decoded;
+use yurt_runtime::http::{Body, Decoded};
 
 use super::{IDLE, StreamEnd};
 
@@ -35,7 +34,7 @@ pub(in crate::replicas) fn ended_by(status: &Bytes) -> StreamEnd {
 ///
 /// # Errors
 /// A longer body, and every error of the connection.
-pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Result<Bytes, StreamEnd> {
+pub(in crate::replicas) async fn read_all(response: Response<Body>) -> Result<Bytes, StreamEnd> {
     let check = |bytes| match bytes > ANSWER_BYTES_MAX {
         true => Err(StreamEnd::Failed(format!(
             "the answer is larger than {ANSWER_BYTES_MAX} bytes"
@@ -48,7 +47,7 @@ pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Resul
 /// Reads a whole body; `check` may end it at each length that it reaches. The timeout applies to the time without progress,
 /// so a slow link does not fail.
 pub(in crate::replicas) async fn read_checked(
-    response: Response<Incoming>,
+    response: Response<Body>,
     check: impl Fn(usize) -> Result<(), StreamEnd>,
 ) -> Result<Bytes, StreamEnd> {
     let mut body = Decoded::of(response).map_err(|error| StreamEnd::Failed(error.to_string()))?;

@@ -2,35 +2,34 @@
 
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderName, USER_AGENT};
 use http::{HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::names::REPLICA_HEADER;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::http::client::{ClientError, HttpClient};
-use yurt_runtime::http::{ACCEPT_GZIP, empty};
+use yurt_runtime::http::{ACCEPT_GZIP, Body, empty, pass};
 
 use super::answer::read_all;
 use super::{IDLE, Reflector, StreamEnd};
-use crate::replicas::history_check::Connection;
+use crate::replicas::history_check::{Connection, ConnectionKind};
 use crate::upstream::{in_words, retry_after};
 
 // === impl Reflector ===
 
 impl Reflector {
     /// Returns an answer with status 200.
-    pub(in crate::replicas) async fn get(&self, query: &str) -> Result<Response<Incoming>, StreamEnd> {
+    pub(in crate::replicas) async fn get(&self, query: &str) -> Result<Response<Body>, StreamEnd> {
         let response = self.send(query).await?;
         self.require_ok(response).await
     }
 
     /// Returns any answer.
-    pub(in crate::replicas) async fn send(&self, query: &str) -> Result<Response<Incoming>, StreamEnd> {
+    pub(in crate::replicas) async fn send(&self, query: &str) -> Result<Response<Body>, StreamEnd> {
         self.send_as(query, false).await
     }
 
     /// Returns any answer. For a replica, a coordinator also reports how it obtained its data, even in the role of the
     /// cloud. kube-apiserver sends every change separately and ignores the header.
-    pub(super) async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, StreamEnd> {
+    pub(super) async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Body>, StreamEnd> {
         let mut path = match &self.selected {
             Some(selected) => selected.request(query),
             None => format!("{}?{query}", self.wire_kind().collection_path()),
@@ -63,8 +62,8 @@ impl Reflector {
         path: &str,
         accept: &'static str,
         more: Vec<(HeaderName, HeaderValue)>,
-    ) -> Result<Response<Incoming>, StreamEnd> {
-        let mut request = Request::new(empty());
+    ) -> Result<Response<Body>, StreamEnd> {
+        let mut request = Request::new(());
         *request.uri_mut() = path
             .parse()
             .map_err(|_| StreamEnd::Failed(format!("{path:?} is not a path")))?;
@@ -77,26 +76,36 @@ impl Reflector {
             "yurthub"
         };
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-        let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
+        let sent = async {
+            match &self.selected {
+                Some(selected) => selected.send(request).await,
+                None => self
+                    .client
+                    .send(request.map(|()| empty()))
+                    .await
+                    .map(|answer| answer.map(pass)),
+            }
+        };
+        let sent = tokio::time::timeout(IDLE, sent).await;
         let sent = sent.map_err(|_| StreamEnd::Failed("no answer in time".into()))?;
         let response = sent.map_err(failed)?;
-        self.may_be_taken(&response).await?;
+        self.may_be_taken(HttpClient::connection_of(&response)).await?;
         Ok(response)
     }
 
-    /// Waits until a proof covers the connection of a cloud answer. The connection may be newer than the request, so
-    /// nothing is read before that.
-    async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), StreamEnd> {
-        let number = HttpClient::connection_of(response);
-        let has_token = self
-            .selected
-            .as_ref()
-            .is_some_and(|selected| selected.authorization.is_some());
-        let (number, token_number) = if has_token { (0, number) } else { (number, 0) };
+    /// Waits until a proof covers the connection of a cloud answer, which has this number. The connection may be newer
+    /// than the request, so nothing is read before that.
+    async fn may_be_taken(&self, number: u64) -> Result<(), StreamEnd> {
+        let has_token = self.selected.as_ref().map(|selected| selected.authorization.is_some());
+        let kind = match has_token {
+            None => ConnectionKind::Pool,
+            Some(false) => ConnectionKind::Selections,
+            Some(true) => ConnectionKind::TokenSelections,
+        };
         let connection = Connection {
             server: self.place,
+            kind,
             number,
-            token_number,
         };
         if self.source == Source::Cloud && !self.data.history().proven_over(connection).await {
             return Err(StreamEnd::Failed("the cloud's history is not proved".into()));
@@ -104,10 +113,7 @@ impl Reflector {
         Ok(())
     }
 
-    pub(in crate::replicas) async fn require_ok(
-        &self,
-        response: Response<Incoming>,
-    ) -> Result<Response<Incoming>, StreamEnd> {
+    pub(in crate::replicas) async fn require_ok(&self, response: Response<Body>) -> Result<Response<Body>, StreamEnd> {
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::GONE => Err(StreamEnd::Expired),

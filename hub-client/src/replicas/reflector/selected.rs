@@ -1,6 +1,9 @@
-//! A part of a collection that a replica holds: its path, its selectors, and the token that may read it.
+//! A part of a collection that a replica holds: its path, its selectors, the token that may read it, and its connections.
 
-use http::HeaderValue;
+use http::{HeaderValue, Request, Response};
+use yurt_runtime::http::client::ClientError;
+use yurt_runtime::http::client::lane::Lane;
+use yurt_runtime::http::{Body, empty};
 
 /// Part of a collection at the cloud.
 #[derive(Clone, Debug)]
@@ -11,6 +14,8 @@ pub struct Selected {
     pub query: String,
     /// `Authorization` header; `None` for the node's own identity.
     pub authorization: Option<HeaderValue>,
+    /// Connections of this identity to the server.
+    pub lane: Lane,
 }
 
 // === impl Selected ===
@@ -21,6 +26,18 @@ impl Selected {
         match self.query.as_str() {
             "" => format!("{}?{parameters}", self.path),
             selectors => format!("{}?{parameters}&{selectors}", self.path),
+        }
+    }
+
+    /// Sends a GET over a connection of the lane. If that one was closed before the server saw the request, over another.
+    pub(super) async fn send(&self, request: Request<()>) -> Result<Response<Body>, ClientError> {
+        let mut is_again = false;
+        loop {
+            let sent = self.lane.slot().await?.send(request.clone().map(|()| empty())).await;
+            match sent {
+                Err(failed) if failed.is_unprocessed && !is_again => is_again = true,
+                sent => return sent.map_err(|failed| failed.error),
+            }
         }
     }
 }

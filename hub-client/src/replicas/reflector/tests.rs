@@ -17,7 +17,7 @@ use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::watch::OVERDUE;
 use super::*;
-use crate::replicas::history_check::Connection;
+use crate::replicas::history_check::Opened;
 
 const SERVICES: &str = "services";
 
@@ -256,10 +256,9 @@ async fn is_proven_after(status: StatusCode, body: &'static str) -> (StreamEnd, 
     let answer = handler(move |_, _| async move { answer_json(status, body) });
     let _serving = server.serve(&TaskGroup::new(), answer);
     stream.client = HttpClient::new(url.parse().unwrap(), None, Protocol::Http1, IDLE).unwrap();
-    held.data.history().prove(Connection {
-        server: 0,
-        number: 1,
-        token_number: 0,
+    held.data.history().prove(Opened {
+        pool: 1,
+        ..Opened::default()
     });
     let ended = stream.run(Begin::Resume).await;
     (ended, held.data.history().holds(SERVICES, 0))
@@ -292,10 +291,9 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
 async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
     let held = HeldServices::stored().await;
     let history = held.data.history();
-    history.prove(Connection {
-        server: 0,
-        number: 1,
-        token_number: 0,
+    history.prove(Opened {
+        pool: 1,
+        ..Opened::default()
     });
     let coordinators = |held: &mut Collection| held.restart(7, vec![service("web", 1001)], rv(1006));
     held.replica.collection().update_of(0, rv(1006), coordinators).unwrap();

@@ -33,7 +33,8 @@ pub(super) struct PendingStep {
 impl Reflector {
     pub(super) async fn watch(&mut self) -> Result<StreamEnd, StreamEnd> {
         let position = self.look(Collection::position)?;
-        let response = self.send_as(&self.watch_query(position), true).await?;
+        // Boxed, as what handles an event: a stream spends its life between events.
+        let response = Box::pin(self.send_as(&self.watch_query(position), true)).await?;
         let response = self.require_ok(response).await?;
         self.opened = Some(Instant::now());
         if generation_of(response.headers()).is_some_and(|generation| generation != self.generation) {
@@ -50,7 +51,10 @@ impl Reflector {
         let ended = self.pump(body, position).await;
         if matches!(ended, Err(StreamEnd::Silent(_))) {
             // A load balancer may answer pings for a dead server.
-            self.client.leave(connection);
+            match &self.selected {
+                Some(selected) => selected.lane.leave(connection),
+                None => self.client.leave(connection),
+            }
         }
         ended
     }
@@ -83,7 +87,7 @@ impl Reflector {
             for event in decoder.by_ref() {
                 let event = event.map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
                 has_bookmarks |= event.event_type == EventType::Bookmark;
-                self.take_event(event, &mut step, opened_at).await?;
+                Box::pin(self.take_event(event, &mut step, opened_at)).await?;
             }
         }
     }

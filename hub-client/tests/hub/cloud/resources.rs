@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::header::ACCEPT;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
 use yurt_codec::negotiation::{Shape, negotiate};
 use yurt_codec::protobuf;
+use yurt_pool_protocol::pool_scope::SharedResource;
 use yurt_runtime::Clock;
-use yurt_runtime::http::{APPLICATION_JSON, Body, full, json, respond, stream};
+use yurt_runtime::http::{APPLICATION_JSON, Body, full, respond, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
@@ -196,6 +196,7 @@ impl Resources {
         };
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let how = negotiate(accept, shape, protobuf::supports(kind), query, None)?;
+        let content_type = HeaderValue::from_static(how.content_type(shape));
         let options = ListOptions::parse(query, info.verb == Verb::Watch, kind)?;
         let selection = Selection {
             namespace: info.namespace.clone(),
@@ -208,13 +209,14 @@ impl Resources {
                 let key = ObjectKey::new(info.namespace.as_deref(), name);
                 let object = collection.read(|collection| collection.object(&key).cloned());
                 let object = object.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
-                Ok(json(StatusCode::OK, how.object(kind, &object, Time::from_unix(0))))
+                let body = full(how.object(kind, &object, Time::from_unix(0)));
+                Ok(respond(StatusCode::OK, content_type, body))
             }
             Verb::List => {
                 let listed = serve::list(collection, &options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
                 let pieces = how.list(kind, &listed.meta, listed.objects, Time::from_unix(0));
                 let chunks: Vec<_> = pieces.collect();
-                Ok(respond(StatusCode::OK, APPLICATION_JSON, full(chunks.concat())))
+                Ok(respond(StatusCode::OK, content_type, full(chunks.concat())))
             }
             Verb::Watch => {
                 let request = WatchRequest {

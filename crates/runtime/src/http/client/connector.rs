@@ -145,13 +145,20 @@ impl tower_service::Service<Uri> for Connector {
 
 // === impl Stream ===
 
+impl Stream {
+    /// Number among the connections of its client, counted from 1.
+    pub(super) fn number(&self) -> ConnectionNumber {
+        ConnectionNumber(self.number)
+    }
+}
+
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         let is_h2 = match &self.io {
             Either::Left(_) => false,
             Either::Right(tls) => tls.get_ref().1.alpn_protocol() == Some(b"h2"),
         };
-        let connected = Connected::new().extra(ConnectionNumber(self.number));
+        let connected = Connected::new().extra(self.number());
         match is_h2 {
             true => connected.negotiated_h2(),
             false => connected,

@@ -1,8 +1,8 @@
 //! Lane: requests of one purpose to one server, as HTTP/2 streams over few connections.
 //!
-//! A connection takes [`STREAMS`] streams, or fewer if the server allows fewer; then the next one is opened. The window
-//! of a connection is that of all its streams together, so readers that stall delay nothing else. An idle connection is
-//! closed, and one that is to be replaced ends with its last stream.
+//! A connection takes [`STREAMS`] streams unless the lane says otherwise, or fewer if the server allows fewer; then the
+//! next one is opened. The window of a connection is that of [`STREAMS`] streams together, so readers that stall delay
+//! nothing else. An idle connection is closed, and one that is to be replaced ends with its last stream.
 
 use std::error::Error;
 use std::fmt;
@@ -24,12 +24,12 @@ use hyper_util::rt::TokioTimer;
 use parking_lot::Mutex;
 use tower_service::Service as _;
 
-use super::connector::Connector;
+use super::connector::{ConnectionNumber, Connector};
 use super::{ClientError, HttpClient, MAX_HEADER_BYTES, MAX_SEND_BUFFER, PING_INTERVAL};
 use crate::http::{Body, BoxError, pass};
 use crate::tasks::TaskGroup;
 
-/// Maximum number of streams of one connection. Go's servers allow 100 or 250.
+/// Maximum number of streams of one connection of most lanes. Go's servers allow 100 or 250.
 pub const STREAMS: usize = 80;
 /// Time after which an unanswered ping ends a connection. Long, because lost packets are repeated after several seconds.
 const LANE_PING_TIMEOUT: Duration = Duration::from_secs(15);
@@ -47,6 +47,8 @@ struct LaneShared {
     tasks: TaskGroup,
     /// Maximum bytes of one stream in flight.
     window: u32,
+    /// Maximum streams of one connection.
+    streams: usize,
     open: Mutex<Vec<Arc<Connection>>>,
     dial: Mutex<Option<Dialing>>,
     /// Number of calls of [`Lane::retire`].
@@ -60,6 +62,9 @@ struct Connection {
     streams: Arc<AtomicUsize>,
     /// Streams that the server allows.
     allowed: Arc<AtomicUsize>,
+    /// Streams that the lane allows.
+    max: usize,
+    number: ConnectionNumber,
     /// False once there was no stream during a whole [`IDLE`].
     is_used: AtomicBool,
 }
@@ -68,6 +73,7 @@ struct Connection {
 pub struct Slot {
     sender: http2::SendRequest<Body>,
     stream: Stream,
+    number: ConnectionNumber,
     server: HttpClient,
 }
 
@@ -100,10 +106,17 @@ impl Lane {
     /// most `window` bytes in flight. `tasks` own the connections.
     #[must_use]
     pub fn new(client: HttpClient, window: u32, tasks: TaskGroup) -> Self {
+        Self::with_streams(client, window, STREAMS, tasks)
+    }
+
+    /// As [`Self::new`], with at most `streams` streams per connection. For streams that are read without delay.
+    #[must_use]
+    pub fn with_streams(client: HttpClient, window: u32, streams: usize, tasks: TaskGroup) -> Self {
         let shared = LaneShared {
             client,
             tasks,
             window,
+            streams,
             open: Mutex::default(),
             dial: Mutex::default(),
             retired: AtomicUsize::new(0),
@@ -120,6 +133,19 @@ impl Lane {
         open.clear();
         drop(open);
         *self.shared.dial.lock() = None;
+    }
+
+    /// Makes new requests avoid the connection with this number ([`HttpClient::connection_of`]), because its peer does
+    /// not answer. Running requests stay where they are.
+    pub fn leave(&self, connection: u64) {
+        let mut open = self.shared.open.lock();
+        open.retain(|one| one.number.0 != connection);
+    }
+
+    /// Number of connections opened so far. A connection counts once its handshake is done.
+    #[must_use]
+    pub fn opened(&self) -> u64 {
+        self.shared.client.connections()
     }
 
     /// Number of open connections that take new streams.
@@ -158,6 +184,7 @@ impl Lane {
             Slot {
                 sender: connection.sender.clone(),
                 stream,
+                number: connection.number,
                 server: self.shared.client.clone(),
             }
         })
@@ -192,6 +219,7 @@ impl Lane {
         let base = client.uri(&http::Uri::from_static("/"))?;
         let fail = |error: &(dyn Error + 'static)| ClientError::of_request(client.server(), error);
         let io = connector.call(base).await.map_err(|error| fail(&error))?;
+        let number = io.inner().number();
         let mut builder = http2::Builder::new(LaneExecutor(tasks.clone()));
         builder
             .timer(TokioTimer::new())
@@ -207,6 +235,8 @@ impl Lane {
             sender,
             streams: Arc::default(),
             allowed: allowed.clone(),
+            max: self.shared.streams,
+            number,
             is_used: AtomicBool::new(true),
         });
         let mut open = self.shared.open.lock();
@@ -251,7 +281,7 @@ impl fmt::Debug for Lane {
 impl Connection {
     /// Takes a stream, if one is free.
     fn stream(&self) -> Option<Stream> {
-        let max = self.allowed.load(Ordering::Relaxed).min(STREAMS);
+        let max = self.allowed.load(Ordering::Relaxed).min(self.max);
         let take = |taken| (taken < max).then_some(taken + 1);
         let taken = self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
         taken.ok().map(|_| Stream(self.streams.clone()))
@@ -268,6 +298,7 @@ impl Connection {
 
 impl Slot {
     /// Sends a request whose URI is a path and query, and returns when the response header has arrived.
+    /// [`HttpClient::connection_of`] the response is the number of its connection.
     ///
     /// # Errors
     /// [`SendError`].
@@ -281,12 +312,15 @@ impl Slot {
         })?;
         *request.version_mut() = Version::HTTP_2;
         match self.sender.try_send_request(request).await {
-            Ok(response) => Ok(response.map(|body| {
-                pass(Held {
-                    body,
-                    _stream: self.stream,
-                })
-            })),
+            Ok(mut response) => {
+                response.extensions_mut().insert(self.number);
+                Ok(response.map(|body| {
+                    pass(Held {
+                        body,
+                        _stream: self.stream,
+                    })
+                }))
+            }
             Err(mut failed) => {
                 let is_unprocessed = failed.take_message().is_some() || is_unprocessed(failed.error());
                 Err(SendError {

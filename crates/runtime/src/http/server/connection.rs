@@ -18,10 +18,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use yurt_apimachinery::Status;
@@ -37,6 +37,9 @@ use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
 use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
 use crate::tls::{ClientCertificate, ReloadingServerTls};
+
+/// A connection, without TLS or with it. One type for both, because the HTTP libraries are compiled for each type.
+type Transport = Either<TcpStream, TlsStream<TcpStream>>;
 
 /// State shared by all connections of a server.
 pub(super) struct Acceptor {
@@ -137,9 +140,7 @@ impl Acceptor {
         }
         let Some(tls) = &self.tls else {
             let client = self.client(peer, None, place, record);
-            return self
-                .requests(Metered::new(stream, client.is_flooded.clone()), client)
-                .await;
+            return self.requests(Either::Left(stream), false, client).await;
         };
         record.note_handshake();
         // A shutdown need not wait for a handshake in progress.
@@ -159,8 +160,7 @@ impl Acceptor {
                 let certificate = ClientCertificate::of(stream.get_ref().1.peer_certificates(), tls);
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let client = self.client(peer, certificate, place, record);
-                let stream = Metered::new(WriteCoalescer::new(stream, is_http2), client.is_flooded.clone());
-                self.requests(stream, client).await;
+                self.requests(Either::Right(stream), is_http2, client).await;
             }
         }
     }
@@ -205,13 +205,12 @@ impl Acceptor {
         }
     }
 
+    /// Serves the requests of a connection. With `coalesces` small frames share records.
+    ///
     /// Boxed part by part: an async function would reserve room for all intermediate states for the life of the
     /// connection.
-    fn requests(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        client: Arc<Client>,
-    ) -> impl Future<Output = ()> {
+    fn requests(&self, stream: Transport, coalesces: bool, client: Arc<Client>) -> impl Future<Output = ()> {
+        let stream = Metered::new(WriteCoalescer::new(stream, coalesces), client.is_flooded.clone());
         let (shared, handler) = (client.clone(), self.handler.clone());
         // Boxed: an answer may take hours (a watch), and then only its body is needed.
         let service = service_fn(move |request| Box::pin(answer(handler.clone(), shared.clone(), request)));

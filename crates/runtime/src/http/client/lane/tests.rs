@@ -81,6 +81,28 @@ async fn connection_takes_as_many_streams_as_it_may_and_gets_them_back() {
 }
 
 #[tokio::test]
+async fn connection_of_a_wide_lane_takes_more_streams_and_each_answer_names_its_connection() {
+    const WIDE: usize = 2 * STREAMS;
+    let (tasks, (_end, ends)) = (TaskGroup::new(), watch::channel(false));
+    let serving = serve(&tasks, 250, ends).await;
+    let client = lane(&serving, &tasks).shared.client.clone();
+    let lane = Lane::with_streams(client, 64 * 1024, WIDE, tasks.clone());
+    assert_eq!(lane.opened(), 0);
+    drop(get(&lane, "/ends").await);
+    let mut open = Vec::new();
+    for _ in 0..WIDE {
+        open.push(get(&lane, "/open").await);
+    }
+    let more = get(&lane, "/open").await;
+    assert!(open.iter().all(|answer| HttpClient::connection_of(answer) == 1));
+    assert_eq!((HttpClient::connection_of(&more), lane.opened()), (2, 2));
+    drop(open);
+    assert_eq!(HttpClient::connection_of(&get(&lane, "/ends").await), 1);
+    lane.leave(1);
+    assert_eq!(HttpClient::connection_of(&get(&lane, "/ends").await), 2);
+}
+
+#[tokio::test]
 async fn retired_connection_is_drained_and_not_cut() {
     let (tasks, (end, ends)) = (TaskGroup::new(), watch::channel(false));
     let serving = serve(&tasks, 250, ends).await;

@@ -1,26 +1,30 @@
-//! A file system in front of another folder that stalls or answers EIO on request: a disk that hangs or fails, and is
-//! repaired. The kernel talks FUSE; `wire` parses requests and answers them, `behind` is the folder.
+//! A file system in front of another folder that stalls, fills up or answers EIO on request: a disk that hangs, is full
+//! or fails, and is repaired. The kernel talks FUSE; `wire` parses requests and answers them, `behind` is the folder. It
+//! can record all changes: [`power`] has what a kill or a power cut after each of them leaves.
 //!
 //! It supports the operations our programs use: files and folders, no links, no attributes but the initial ones.
 
 mod behind;
+pub mod power;
 mod wire;
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::path::Path;
-use std::process::Command;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
 
 pub use behind::Health;
 use behind::{Behind, Switch};
+use power::{Change, Recording};
 
-/// The mounted file system. It ends with its mount.
+/// The mounted file system. It is unmounted when dropped.
 pub struct FaultFs {
+    place: PathBuf,
     switch: Arc<Switch>,
+    recording: Recording,
 }
 
 /// Device of the FUSE protocol.
@@ -33,30 +37,52 @@ impl FaultFs {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn mount(place: &Path, behind: &Path) -> Result<Option<Self>> {
+    pub fn mount(place: &Path, behind: &Path) -> io::Result<Option<Self>> {
         use std::os::fd::AsRawFd as _;
         let Ok(device) = OpenOptions::new().read(true).write(true).open(DEVICE) else {
             return Ok(None);
         };
         // Only `mount` may inherit it.
-        fcntl_setfd(&device, FdFlags::empty()).context("cannot share a file")?;
+        fcntl_setfd(&device, FdFlags::empty())?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let mut mount = Command::new("mount");
         mount
             .args(["-i", "-t", "fuse", "-o", &options, "yurt-fault-fs"])
-            .arg(place);
-        let is_mounted = yurt_workspace::command::succeeds(&mut mount);
-        fcntl_setfd(&device, FdFlags::CLOEXEC).context("cannot keep a file")?;
+            .arg(place)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        let is_mounted = mount.status().is_ok_and(|status| status.success());
+        fcntl_setfd(&device, FdFlags::CLOEXEC)?;
         if !is_mounted {
             return Ok(None);
         }
         let switch = Arc::<Switch>::default();
-        let behind = Behind::new(behind.to_path_buf(), Arc::clone(&switch));
+        let recording = Recording::default();
+        let behind = Behind::new(behind.to_path_buf(), Arc::clone(&switch), recording.clone());
         let thread = std::thread::Builder::new().name("fault fs".to_owned());
-        thread
-            .spawn(move || serve(device, behind))
-            .context("cannot start a thread")?;
-        Ok(Some(Self { switch }))
+        thread.spawn(move || serve(device, behind))?;
+        let place = place.to_path_buf();
+        Ok(Some(Self {
+            place,
+            switch,
+            recording,
+        }))
+    }
+
+    /// Records all changes from now on.
+    pub fn record(&self) {
+        self.recording.start();
+    }
+
+    /// Marks this point of the recording with the number of an acknowledgement.
+    pub fn note(&self, fact: usize) {
+        self.recording.push(|| Change::Note(fact));
+    }
+
+    /// Returns the changes so far, and records nothing more.
+    #[must_use]
+    pub fn stop_recording(&self) -> Vec<Change> {
+        self.recording.stop()
     }
 
     /// Makes every read, write and sync work, stall or fail from now on.
@@ -69,6 +95,9 @@ impl Drop for FaultFs {
     fn drop(&mut self) {
         // Stalled requests would block its thread and their callers for ever.
         self.set(Health::Works);
+        // Lazily: a program that is still ending closes its files a moment later.
+        let mut unmount = Command::new("umount");
+        let _ = unmount.args(["-q", "-l"]).arg(&self.place).status();
     }
 }
 
@@ -92,18 +121,9 @@ fn serve(mut device: File, mut behind: Behind) {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io;
     use std::os::unix::fs::FileExt as _;
 
     use super::*;
-
-    struct Mounted(std::path::PathBuf);
-
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-        }
-    }
 
     #[test]
     fn broken_disk_reads_and_writes_nothing_until_it_is_mended() {
@@ -115,7 +135,6 @@ mod tests {
             eprintln!("SKIPPED: a file system of ours cannot be mounted here");
             return;
         };
-        let _mounted = Mounted(place.clone());
         let path = place.join("inner/file");
         fs::create_dir(place.join("inner")).expect("a folder in it");
         fs::write(&path, "one").expect("a file");
@@ -153,7 +172,6 @@ mod tests {
             eprintln!("SKIPPED: a file system of ours cannot be mounted here");
             return;
         };
-        let _mounted = Mounted(place.clone());
         let file = File::create(place.join("file")).expect("a file");
         let written = |health: Health| {
             disk.set(Health::Stalls);

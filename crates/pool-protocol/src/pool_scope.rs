@@ -9,11 +9,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::gvr::{GroupResource, GroupVersionResource};
-use crate::json_path::JsonPath;
-use crate::kind::{ColumnType, CustomKind, PrinterColumn, ResourceKind, find_kind};
-use crate::meta::{dns_label_errors, dns_subdomain_errors};
+use yurt_apimachinery::json_path::JsonPath;
+use yurt_apimachinery::kind::{ColumnType, CustomKind, PrinterColumn, ResourceKind, find_kind};
+use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors};
+use yurt_apimachinery::{GroupResource, GroupVersionResource, json_text};
 
 /// Key of the ConfigMap.
 pub const CONFIG_KEY: &str = "pool_scope_resources";
@@ -107,8 +106,7 @@ pub fn parse(text: &str) -> Result<Wanted, String> {
     if text.trim().is_empty() {
         return Ok(Wanted::default());
     }
-    let entries =
-        crate::json_text::parse(text.as_bytes()).map_err(|error| format!("{CONFIG_KEY} is not JSON: {error}"))?;
+    let entries = json_text::parse(text.as_bytes()).map_err(|error| format!("{CONFIG_KEY} is not JSON: {error}"))?;
     let Value::Array(entries) = entries else {
         return Err(format!(
             "{CONFIG_KEY} must be a JSON array of Group, Version and Resource"

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use super::power::{Change, Recording};
 
 /// Health of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub enum Health {
     Stalls,
     /// Input/output errors.
     Fails,
+    /// No space for anything new; what is there can be read, overwritten and deleted.
+    Full,
 }
 
 /// The health of a disk, which its owner sets and every request reads.
@@ -30,6 +34,7 @@ pub(super) struct Switch {
 /// The folder, as the kernel addresses it: by numbers.
 pub(super) struct Behind {
     switch: Arc<Switch>,
+    recording: Recording,
     paths: HashMap<u64, PathBuf>,
     open: HashMap<u64, File>,
     next: u64,
@@ -42,6 +47,8 @@ pub(super) type Entry = (u64, Metadata);
 pub(super) const ROOT: u64 = 1;
 /// Input/output error.
 const EIO: i32 = 5;
+/// No space left on the device.
+const ENOSPC: i32 = 28;
 
 // === impl Switch ===
 
@@ -62,9 +69,10 @@ impl Switch {
 // === impl Behind ===
 
 impl Behind {
-    pub(super) fn new(folder: PathBuf, switch: Arc<Switch>) -> Self {
+    pub(super) fn new(folder: PathBuf, switch: Arc<Switch>, recording: Recording) -> Self {
         Self {
             switch,
+            recording,
             paths: HashMap::from([(ROOT, folder)]),
             open: HashMap::new(),
             next: ROOT + 1,
@@ -75,7 +83,15 @@ impl Behind {
     pub(super) fn works(&self) -> io::Result<()> {
         match self.switch.settled() {
             Health::Fails => Err(io::Error::from_raw_os_error(EIO)),
-            Health::Works | Health::Stalls => Ok(()),
+            Health::Works | Health::Stalls | Health::Full => Ok(()),
+        }
+    }
+
+    /// As [`Self::works`]; an error for what `needs` space while there is none.
+    fn has_space(&self, needs: bool) -> io::Result<()> {
+        match self.switch.settled() {
+            Health::Full if needs => Err(io::Error::from_raw_os_error(ENOSPC)),
+            _ => self.works(),
         }
     }
 
@@ -90,14 +106,28 @@ impl Behind {
     }
 
     pub(super) fn resize(&mut self, number: u64, size: u64) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(self.path(number)?)?;
+        self.has_space(size > file.metadata()?.len())?;
+        file.set_len(size)?;
+        self.recording.push(|| Change::Resize { file: number, size });
+        Ok(())
+    }
+
+    /// Sets the mode of a file; a recording does not have it.
+    pub(super) fn set_mode(&self, number: u64, mode: u32) -> io::Result<()> {
         self.works()?;
-        OpenOptions::new().write(true).open(self.path(number)?)?.set_len(size)
+        fs::set_permissions(self.path(number)?, fs::Permissions::from_mode(mode & 0o7777))
     }
 
     pub(super) fn make_folder(&mut self, parent: u64, name: &OsStr) -> io::Result<Entry> {
-        self.works()?;
+        self.has_space(true)?;
         fs::create_dir(self.path(parent)?.join(name))?;
-        self.lookup(parent, name)
+        let entry = self.lookup(parent, name)?;
+        self.recording.push(|| Change::MakeFolder {
+            at: (parent, name.to_owned()),
+            number: entry.0,
+        });
+        Ok(entry)
     }
 
     pub(super) fn remove(&mut self, parent: u64, name: &OsStr, is_folder: bool) -> io::Result<()> {
@@ -109,14 +139,22 @@ impl Behind {
             fs::remove_file(&path)?;
         }
         self.paths.retain(|_, known| *known != path);
+        self.recording.push(|| Change::Remove {
+            at: (parent, name.to_owned()),
+        });
         Ok(())
     }
 
     /// A replaced entry is gone; the moved one keeps its number.
     pub(super) fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr)) -> io::Result<()> {
         self.works()?;
+        let change = Change::Rename {
+            from: (from.0, from.1.to_owned()),
+            to: (to.0, to.1.to_owned()),
+        };
         let (from, to) = (self.path(from.0)?.join(from.1), self.path(to.0)?.join(to.1));
         fs::rename(&from, &to)?;
+        self.recording.push(|| change);
         self.paths.retain(|_, path| *path != to);
         for path in self.paths.values_mut() {
             let rest = path.strip_prefix(&from).map(Path::to_path_buf);
@@ -137,11 +175,19 @@ impl Behind {
     }
 
     pub(super) fn create(&mut self, parent: u64, name: &OsStr) -> io::Result<(Entry, u64)> {
-        self.works()?;
         let path = self.path(parent)?.join(name);
+        let is_new = !path.exists();
+        self.has_space(is_new)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
-        Ok((self.lookup(parent, name)?, self.keep(file)))
+        let entry = self.lookup(parent, name)?;
+        if is_new {
+            self.recording.push(|| Change::Create {
+                at: (parent, name.to_owned()),
+                number: entry.0,
+            });
+        }
+        Ok((entry, self.keep(file)))
     }
 
     pub(super) fn close(&mut self, handle: u64) {
@@ -161,12 +207,29 @@ impl Behind {
         Ok(bytes)
     }
 
-    pub(super) fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file(handle)?.write_all_at(bytes, offset)
+    pub(super) fn write(&self, (number, handle): (u64, u64), offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let file = self.file(handle)?;
+        self.has_space(offset + bytes.len() as u64 > file.metadata()?.len())?;
+        file.write_all_at(bytes, offset)?;
+        self.recording.push(|| Change::Write {
+            file: number,
+            offset,
+            bytes: bytes.to_vec(),
+        });
+        Ok(())
     }
 
-    pub(super) fn sync(&self, handle: u64) -> io::Result<()> {
-        self.file(handle)?.sync_data()
+    pub(super) fn sync(&self, (number, handle): (u64, u64)) -> io::Result<()> {
+        // Nothing behind has to survive a power cut.
+        self.file(handle)?;
+        self.recording.push(|| Change::Sync { file: number });
+        Ok(())
+    }
+
+    pub(super) fn sync_folder(&self, number: u64) -> io::Result<()> {
+        self.works()?;
+        self.recording.push(|| Change::SyncFolder { folder: number });
+        Ok(())
     }
 
     /// The folder's entries: number, name, whether it is a folder.

@@ -29,6 +29,8 @@ const VERSION: (u32, u32) = (7, 31);
 const BIG_WRITES: u32 = 1 << 5;
 /// The kernel caches no pages of the file: every read is a request.
 const DIRECT_IO: u32 = 1;
+/// The mode is among what a SETATTR changes.
+const SETS_MODE: u32 = 1 << 0;
 /// The size is among what a SETATTR changes.
 const SETS_SIZE: u32 = 1 << 3;
 const ENOSYS: i32 = 38;
@@ -97,6 +99,9 @@ fn body(request: &Request<'_>, behind: &mut Behind) -> io::Result<Out> {
             if u32_at(rest, 0) & SETS_SIZE != 0 {
                 behind.resize(node, u64_at(rest, 16))?;
             }
+            if u32_at(rest, 0) & SETS_MODE != 0 {
+                behind.set_mode(node, u32_at(rest, 68))?;
+            }
             out.attributes_alone(&behind.metadata(node)?);
         }
         // MKDIR
@@ -118,7 +123,7 @@ fn body(request: &Request<'_>, behind: &mut Behind) -> io::Result<Out> {
         16 => {
             let size = u32_at(rest, 16);
             let bytes = rest.get(40..40 + size as usize).unwrap_or_default();
-            behind.write(u64_at(rest, 0), u64_at(rest, 8), bytes)?;
+            behind.write((node, u64_at(rest, 0)), u64_at(rest, 8), bytes)?;
             out.u32s([size, 0]);
         }
         // STATFS: there is always free space.
@@ -129,11 +134,11 @@ fn body(request: &Request<'_>, behind: &mut Behind) -> io::Result<Out> {
         // RELEASE
         18 => behind.close(u64_at(rest, 0)),
         // FSYNC
-        20 => behind.sync(u64_at(rest, 0))?,
+        20 => behind.sync((node, u64_at(rest, 0)))?,
         // FLUSH, RELEASEDIR, ACCESS, DESTROY
         25 | 29 | 34 | 38 => {}
         // FSYNCDIR
-        30 => behind.works()?,
+        30 => behind.sync_folder(node)?,
         // INIT
         26 => {
             out.u32s([VERSION.0, VERSION.1, u32_at(rest, 8), BIG_WRITES, 0, WRITE_BYTES_MAX, 1]);

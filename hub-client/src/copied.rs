@@ -9,12 +9,12 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::{Frame, SizeHint};
 use yurt_runtime::http::{Body, BoxError};
 
-/// Maximum bytes of all copies that are being taken at the same time.
-const ALL_MAX: usize = 8 << 20;
-
-/// Bytes of all copies that are being taken.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Copies(Arc<AtomicUsize>);
+/// Bytes of all copies that are being taken together, and their maximum.
+#[derive(Clone, Debug)]
+pub(crate) struct Copies {
+    bytes: Arc<AtomicUsize>,
+    max: usize,
+}
 
 /// The body.
 struct Copied {
@@ -33,9 +33,17 @@ struct Copy {
 // === impl Copies ===
 
 impl Copies {
+    /// Creates the count of copies that have at most `max` bytes together.
+    pub(crate) fn within(max: usize) -> Self {
+        Self {
+            bytes: Arc::default(),
+            max,
+        }
+    }
+
     /// Returns `body`, extended to call `at_end` with all its bytes. A body of more than `max` bytes, or that would
     /// exceed the bytes of all copies, or that breaks off, passes without a call.
-    pub(super) fn of(&self, body: Body, max: usize, at_end: impl FnOnce(Bytes) + Send + 'static) -> Body {
+    pub(crate) fn of(&self, body: Body, max: usize, at_end: impl FnOnce(Bytes) + Send + 'static) -> Body {
         let copy = Copy {
             bytes: BytesMut::new(),
             max,
@@ -95,15 +103,15 @@ impl Copy {
         if self.bytes.len() + piece.len() > self.max {
             return None;
         }
-        let all = self.all.0.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
+        let all = self.all.bytes.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
         // From here on the drop gives them back.
         self.bytes.extend_from_slice(piece);
-        (all <= ALL_MAX).then_some(self)
+        (all <= self.all.max).then_some(self)
     }
 
     fn end(mut self) {
         let bytes = self.bytes.split().freeze();
-        self.all.0.fetch_sub(bytes.len(), Ordering::Relaxed);
+        self.all.bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
         let at_end = std::mem::replace(&mut self.at_end, Box::new(|_| ()));
         at_end(bytes);
     }
@@ -111,7 +119,7 @@ impl Copy {
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        self.all.0.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        self.all.bytes.fetch_sub(self.bytes.len(), Ordering::Relaxed);
     }
 }
 
@@ -123,6 +131,9 @@ mod tests {
     use yurt_runtime::http::{full, stream as body_of};
 
     use super::*;
+
+    /// Maximum bytes of all copies in these tests.
+    const MAX: usize = 8 << 20;
 
     type Got = Arc<Mutex<Option<Bytes>>>;
 
@@ -141,18 +152,18 @@ mod tests {
 
     #[tokio::test]
     async fn whole_body_is_copied_at_its_end() {
-        let copies = Copies::default();
+        let copies = Copies::within(MAX);
         for body in [pieces(vec![Ok("ab"), Ok("c")]), full("abc")] {
             let (body, got) = copied(&copies, body, 3);
             assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
             assert_eq!(got.lock().take().unwrap(), "abc");
         }
-        assert_eq!(copies.0.load(Ordering::Relaxed), 0);
+        assert_eq!(copies.bytes.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
     async fn broken_dropped_and_long_bodies_leave_no_copy() {
-        let copies = Copies::default();
+        let copies = Copies::within(MAX);
         let (body, long) = copied(&copies, pieces(vec![Ok("ab"), Ok("cd")]), 3);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abcd");
         let (body, broken) = copied(&copies, pieces(vec![Ok("ab"), Err("cut")]), 3);
@@ -163,16 +174,16 @@ mod tests {
         for got in [long, broken, dropped] {
             assert_eq!(*got.lock(), None);
         }
-        assert_eq!(copies.0.load(Ordering::Relaxed), 0, "no copy keeps its bytes");
+        assert_eq!(copies.bytes.load(Ordering::Relaxed), 0, "no copy keeps its bytes");
     }
 
     #[tokio::test]
     async fn copies_are_bounded_together() {
-        let copies = Copies::default();
-        copies.0.store(ALL_MAX - 2, Ordering::Relaxed);
+        let copies = Copies::within(MAX);
+        copies.bytes.store(MAX - 2, Ordering::Relaxed);
         let (body, got) = copied(&copies, pieces(vec![Ok("abc")]), 10);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
         assert_eq!(*got.lock(), None);
-        assert_eq!(copies.0.load(Ordering::Relaxed), ALL_MAX - 2);
+        assert_eq!(copies.bytes.load(Ordering::Relaxed), MAX - 2);
     }
 }

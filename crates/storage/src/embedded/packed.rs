@@ -1,0 +1,131 @@
+//! Bodies of replicas in the file: as they are, or deflated. The first byte is that of a deflated one; JSON never begins with it.
+//!
+//! ```text
+//!   {"kind":…            as it is
+//!   1 │ length │ deflate  the length of the plain text in four bytes, the lowest first (RFC 1951)
+//! ```
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+/// First byte of a deflated body.
+const DEFLATED: u8 = 1;
+/// Bytes before the deflated text.
+const HEADER: usize = 1 + size_of::<u32>();
+/// Minimum bytes of a body that is deflated. The rows of a page share it, so less would save nothing.
+const LEAST: usize = 512;
+/// Maximum bytes of a plain body. etcd accepts 1.5 MiB, and JSON of protobuf may be some times as long.
+const PLAIN_MAX: usize = 64 << 20;
+/// A disk is slower than this level.
+const LEVEL: Compression = Compression::new(2);
+
+/// Packs bodies; takes about 300 KiB from the first one on.
+#[derive(Default)]
+pub(super) struct Packer(Option<Compress>);
+
+// === impl Packer ===
+
+impl Packer {
+    /// The row for `body`, and whether it is deflated.
+    pub(super) fn pack<'a>(&mut self, body: &'a [u8]) -> (Cow<'a, [u8]>, bool) {
+        let is_ambiguous = body.first() == Some(&DEFLATED);
+        let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= PLAIN_MAX);
+        let Some(length) = length.filter(|_| is_ambiguous || body.len() >= LEAST) else {
+            return (Cow::Borrowed(body), false);
+        };
+        let stream = self.0.get_or_insert_with(|| Compress::new(LEVEL, false));
+        stream.reset();
+        // Deflate stores what it cannot compress: five bytes for each block.
+        let mut row = Vec::with_capacity(HEADER + body.len() + body.len() / 1024 + 64);
+        row.push(DEFLATED);
+        row.extend_from_slice(&length.to_le_bytes());
+        let done = stream.compress_vec(body, &mut row, FlushCompress::Finish);
+        let is_smaller = matches!(done, Ok(Status::StreamEnd)) && row.len() < body.len();
+        match is_smaller || is_ambiguous {
+            true => (Cow::Owned(row), true),
+            false => (Cow::Borrowed(body), false),
+        }
+    }
+}
+
+/// The body of a row.
+///
+/// # Errors
+/// The row is damaged.
+pub(super) fn unpack(row: &[u8]) -> Result<Bytes, String> {
+    let Some((length, deflated)) = split(row) else {
+        return Ok(Bytes::copy_from_slice(row));
+    };
+    if length > PLAIN_MAX {
+        return Err(format!("a deflated body of {length} bytes"));
+    }
+    // One byte more shows a text that is longer than announced.
+    let mut body = Vec::with_capacity(length + 1);
+    let inflated = Decompress::new(false).decompress_vec(deflated, &mut body, FlushDecompress::Finish);
+    match inflated {
+        Ok(Status::StreamEnd) if body.len() == length => {
+            body.shrink_to_fit();
+            Ok(body.into())
+        }
+        Ok(_) => Err(format!("its deflated body has not the announced {length} bytes")),
+        Err(error) => Err(format!("its deflated body: {error}")),
+    }
+}
+
+/// Bytes of the body of a row, as announced there.
+pub(super) fn plain_len(row: &[u8]) -> usize {
+    split(row).map_or(row.len(), |(length, _)| length)
+}
+
+/// Length of the plain text, and the deflated one; `None` for a body as it is.
+fn split(row: &[u8]) -> Option<(usize, &[u8])> {
+    let (header, deflated) = row.split_at_checked(HEADER)?;
+    let (first, length) = header.split_first()?;
+    let length = length.try_into().ok().filter(|_| *first == DEFLATED)?;
+    Some((
+        usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX),
+        deflated,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(body: &[u8]) -> Vec<u8> {
+        Packer::default().pack(body).0.into_owned()
+    }
+
+    #[test]
+    fn every_body_comes_back() {
+        let noise: Vec<u8> = (0..100_000_u32)
+            .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
+        let text = br#"{"addresses":["10.0.0.1"]}"#.repeat(1000);
+        let ambiguous = [&[DEFLATED][..], &noise[..600]].concat();
+        let bodies = [&b""[..], b"{}", &[DEFLATED], &noise, &text, &ambiguous];
+        let mut packer = Packer::default();
+        for body in bodies {
+            let (row, _) = packer.pack(body);
+            assert_eq!((unpack(&row).unwrap().as_ref(), plain_len(&row)), (body, body.len()));
+        }
+        assert!(packed(&text).len() * 20 < text.len());
+        assert_eq!(packed(b"{}"), b"{}", "small ones stay as they are");
+    }
+
+    #[test]
+    fn damaged_row_is_an_error_of_bounded_cost() {
+        let text = br#"{"addresses":["10.0.0.1"]}"#.repeat(100);
+        let row = packed(&text);
+        for length in [0, 1, text.len() - 1, text.len() + 1, PLAIN_MAX + 1, usize::MAX] {
+            let mut lies = row.clone();
+            lies[1..HEADER].copy_from_slice(&(length as u32).to_le_bytes());
+            assert!(unpack(&lies).is_err(), "{length}");
+        }
+        for cut in [HEADER, row.len() / 2, row.len() - 1] {
+            assert!(unpack(&row[..cut]).is_err(), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Filtered reads of resources that are no pool data. Nothing of them passes unfiltered.
+//!
+//! * A list or watch is answered from a view ([`crate::replicas::derived`]) of its selection in the node's cache. That
+//!   holds for components that are not cacheable, too.
+//! * A get returns the object that an unfiltered get would return, filtered.
+//!
+//! A selection that is not complete in time is 503, as is an object that cannot be read. [`mod@write`] has the writes.
+
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::response::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{Object, RequestInfo, ResourceKind, Status, Verb};
+use yurt_codec::negotiation::{body_format, body_json};
+use yurt_runtime::http::{APPLICATION_JSON, Body, full, inflate_for, read_body};
+use yurt_storage::Replica;
+
+use super::cached::{Cached, FIRST_LIST_MAX, Head, reader_of};
+use super::caller::{Caller, Credential};
+use super::local::Local;
+use super::screen::is_impersonating;
+use super::serving::options;
+use crate::cache::entry::{Entry, StreamState};
+use crate::cache::key::Key;
+use crate::config::WorkingMode;
+use crate::filter::{Chain, Verdict};
+
+pub(super) use write::FilteredWrite;
+
+/// Maximum size of an object, bytes; above an apiserver's limit for objects.
+const OBJECT_BYTES_MAX: usize = 4 << 20;
+/// Maximum time until the whole object has arrived.
+const OBJECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// `Retry-After` in seconds while a read cannot be filtered.
+const RETRY_AFTER: u32 = 1;
+/// Media types in which an object that no filter changes is passed on as it is.
+const PLAIN: [&str; 5] = [
+    "",
+    "*/*",
+    "application/*",
+    "application/json",
+    "application/vnd.kubernetes.protobuf",
+];
+
+/// A get whose object is filtered.
+pub(super) struct FilteredGet {
+    /// URI and form of the client's request.
+    asked: Request<()>,
+    kind: &'static ResourceKind,
+    name: String,
+    /// True if the client accepts the object in the form that is requested for it.
+    is_plain: bool,
+}
+
+// === impl FilteredGet ===
+
+impl FilteredGet {
+    /// Describes a get through `chain`; `None` if no object is to be filtered.
+    ///
+    /// # Errors
+    /// 404 for a version that this hub does not know, so that it cannot be filtered.
+    pub(super) fn of<B>(request: &Request<B>, info: &RequestInfo, chain: &Chain) -> Result<Option<Self>, Status> {
+        if chain.is_empty() || info.verb != Verb::Get {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            asked: Head::of(request, info).into_request(),
+            kind: kind_of(info)?,
+            name: info.name.clone().unwrap_or_default(),
+            is_plain: is_plain(request.headers()),
+        }))
+    }
+
+    /// Makes `request` one for the object itself, not compressed.
+    pub(super) fn require_object<B>(&self, request: &mut Request<B>) {
+        self.require_form(request.headers_mut());
+    }
+
+    fn require_form(&self, headers: &mut HeaderMap) {
+        headers.remove(ACCEPT_ENCODING);
+        if !self.is_plain {
+            headers.insert(ACCEPT, APPLICATION_JSON);
+        }
+    }
+
+    /// The same request without a body; see [`Self::require_object`].
+    pub(super) fn object_request(&self) -> Request<()> {
+        let mut request = self.asked.clone();
+        self.require_object(&mut request);
+        request
+    }
+
+    /// Returns the client's view of the object in `response`. Refusals pass.
+    ///
+    /// # Errors
+    /// 404 for a hidden object, 406 for a form that is not supported, 503 if the object cannot be filtered.
+    pub(super) async fn filtered(
+        &self,
+        local: &Local,
+        chain: &Chain,
+        response: Response<Body>,
+    ) -> Result<Response<Body>, Status> {
+        if !response.status().is_success() {
+            return Ok(response);
+        }
+        let (head, body) = response.into_parts();
+        let read = tokio::time::timeout(OBJECT_TIMEOUT, read_body(body, OBJECT_BYTES_MAX)).await;
+        let body = read.map_err(|_| self.unreadable("it takes too long"))?;
+        let body = body.map_err(|status| self.unreadable(status.message()))?;
+        let object = self.read(&head, &body).map_err(|why| self.unreadable(&why))?;
+        let object = match local.derived.filter(self.kind, &object, chain)? {
+            Verdict::Keep if self.is_plain => return Ok(Response::from_parts(head, full(body))),
+            Verdict::Keep => object,
+            Verdict::Replace(object) => object,
+            Verdict::Drop => return Err(Status::not_found(&self.kind.group_resource(), &self.name)),
+        };
+        self.response(local, head, &object)
+    }
+
+    /// The response with `object` in the form that the client accepts.
+    fn response(&self, local: &Local, mut head: Parts, object: &Object) -> Result<Response<Body>, Status> {
+        let (content_type, body) = local.serving.object(&self.asked, self.kind, object)?;
+        head.headers.remove(CONTENT_LENGTH);
+        head.headers.remove(CONTENT_ENCODING);
+        head.headers.insert(CONTENT_TYPE, content_type);
+        Ok(Response::from_parts(head, full(body)))
+    }
+
+    fn read(&self, head: &Parts, body: &Bytes) -> Result<Object, String> {
+        let inflate = inflate_for(&head.headers).map_err(|error| error.to_string())?;
+        let body = match inflate {
+            None => Some(body.clone()),
+            Some(inflate) => {
+                let plain = inflate.whole(body.clone(), OBJECT_BYTES_MAX);
+                plain.map_err(|error| error.to_string())?
+            }
+        };
+        let body = body.ok_or_else(|| format!("it has more than {OBJECT_BYTES_MAX} bytes"))?;
+        let text = |value: &HeaderValue| value.to_str().map(str::to_owned).ok();
+        let content_type = head.headers.get(CONTENT_TYPE).and_then(text);
+        let in_words = |status: Status| status.message().to_owned();
+        let format = body_format(content_type.as_deref()).map_err(in_words)?;
+        let json = body_json(format, &self.kind.api_version(), &self.kind.kind, &body).map_err(in_words)?;
+        Object::parse(json, self.kind).map_err(|error| error.to_string())
+    }
+
+    fn unreadable(&self, why: &str) -> Status {
+        let Self { kind, name, .. } = self;
+        let why = format!("{} {name:?} cannot be filtered: {why}", kind.group_resource());
+        Status::service_unavailable(why, RETRY_AFTER)
+    }
+}
+
+// === impl Cached ===
+
+impl Cached {
+    /// Answers a list or watch from the view of its selection; `None` if the caller has no filter for it and had none.
+    ///
+    /// # Errors
+    /// 400 and 404 for what cannot be filtered; 403 and 429 as the authorizer; 503 while the selection is not complete.
+    pub(super) async fn view<B>(
+        &self,
+        request: &Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+        chain: &Chain,
+    ) -> Result<Option<Response<Body>>, Status> {
+        let edition = self
+            .local
+            .derived
+            .editions()
+            .of(&caller.component, &info.group_resource());
+        if !matches!(info.verb, Verb::List | Verb::Watch) || (chain.is_empty() && edition == 0) {
+            return Ok(None);
+        }
+        match self.filtered_view(request, info, caller, chain, edition).await {
+            // The client may keep some objects as the former filters showed them until these change.
+            Err(_) if chain.is_empty() => Ok(None),
+            answered => answered.map(Some),
+        }
+    }
+
+    async fn filtered_view<B>(
+        &self,
+        request: &Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+        chain: &Chain,
+        edition: u64,
+    ) -> Result<Response<Body>, Status> {
+        let kind = kind_of(info)?;
+        if info.subresource.is_some() {
+            return Err(Status::unknown_resource());
+        }
+        if is_impersonating(request.headers()) {
+            let why = format!("its filters {:?} do not support impersonation", chain.names());
+            let resource = kind.group_resource();
+            return Err(Status::forbidden_because(
+                &resource,
+                info.name.as_deref().unwrap_or_default(),
+                &why,
+            ));
+        }
+        options(request.uri().query(), info.verb == Verb::Watch, kind, info)?;
+        let unavailable = |why: &str| {
+            let (resource, component) = (kind.group_resource(), &caller.component);
+            let why = format!(
+                "{resource} cannot be filtered by {:?} for {component}: {why}",
+                chain.names()
+            );
+            Status::service_unavailable(why, RETRY_AFTER)
+        };
+        if self.local.mode == WorkingMode::Cloud && !self.local.serving.cloud.borrow().is_up() {
+            return Err(unavailable("the cloud does not answer, and --working-mode=cloud"));
+        }
+        let key = Key::of(info, request.uri().query());
+        let key = key.ok_or_else(|| unavailable("this selection cannot be cached"))?;
+        self.local.authorizer.check(caller, info).await?;
+        let source = self.selection(&key, info, caller).await?;
+        let replica = source.map_err(|why| unavailable(&why))?;
+        let head = Head::of(request, info);
+        let (selected, info) = head.of_selection(kind)?;
+        let answered = self
+            .local
+            .answer_view(&selected, &info, &replica, chain, edition)
+            .await?;
+        answered.ok_or_else(|| unavailable("the view has no answer"))
+    }
+
+    /// The complete replica of a selection, or the reason why there is none.
+    async fn selection(
+        &self,
+        key: &Key,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Result<Arc<Replica>, String>, Status> {
+        let cloud = &self.local.serving.cloud;
+        let (reader, is_lost) = (reader_of(caller), || cloud.borrow().is_lost());
+        let entry = match (self.cache.get(key), &reader) {
+            (Some(entry), _) => entry,
+            (None, None) => return Err(unreadable_for(info, caller)),
+            (None, Some(_)) if is_lost() => {
+                return Ok(Err("it is not on this node, and the cloud does not answer".to_owned()));
+            }
+            (None, Some(reader)) => {
+                let made = tokio::time::timeout(FIRST_LIST_MAX, self.cache.get_or_create(key, reader)).await;
+                match made.unwrap_or_else(|_| Err("discovery takes too long".to_owned())) {
+                    Ok(entry) => entry,
+                    Err(why) => return Ok(Err(why)),
+                }
+            }
+        };
+        self.check_right(&entry, caller, info).await?;
+        if let Some(reader) = reader {
+            entry.accept(&reader, false);
+        }
+        if !is_lost() {
+            settled(&entry).await;
+        }
+        let replica = entry.replica();
+        Ok(match entry.state() {
+            _ if !replica.is_served() => Err(format!("{} is not complete on this node", key.text())),
+            StreamState::Refused if !is_lost() => Err(format!("{} is refused, see /debug/state.json", key.text())),
+            _ => Ok(replica.clone()),
+        })
+    }
+}
+
+/// Waits for the first list of a selection, or for the first stream after a refusal; [`FIRST_LIST_MAX`] each.
+async fn settled(entry: &Entry) {
+    entry.settled(FIRST_LIST_MAX).await;
+    if entry.state() == StreamState::Refused {
+        let _ = tokio::time::timeout(FIRST_LIST_MAX, entry.live()).await;
+    }
+}
+
+/// 403 for a caller with a certificate, if no other caller has made the selection.
+fn unreadable_for(info: &RequestInfo, caller: &Caller) -> Status {
+    let user = match &caller.credential {
+        Credential::Certificate { user, .. } => user.as_str(),
+        Credential::Node | Credential::Token(_) => "",
+    };
+    info.forbidden(
+        user,
+        "a client certificate cannot be passed on to the cloud: use a bearer token",
+    )
+}
+
+/// The kind that a request reads. All kinds that filters handle are built in.
+fn kind_of(info: &RequestInfo) -> Result<&'static ResourceKind, Status> {
+    let kind = find_kind(&info.group, &info.resource).filter(|kind| kind.version == info.version);
+    kind.ok_or_else(Status::unknown_resource)
+}
+
+/// True if every accepted media type is one of [`PLAIN`], for the object itself.
+fn is_plain(headers: &HeaderMap) -> bool {
+    let is_plain = |clause: &str| {
+        let mut parts = clause.split(';').map(str::trim);
+        let media_type = parts.next().unwrap_or_default();
+        PLAIN.contains(&media_type) && !parts.any(|part| part.starts_with("as="))
+    };
+    let accept = headers.get(ACCEPT);
+    accept.is_none_or(|accept| accept.to_str().is_ok_and(|accept| accept.split(',').all(is_plain)))
+}

@@ -1,0 +1,129 @@
+//! Number, life and memory of views, on paused time.
+
+use std::net::IpAddr;
+
+use yurt_apimachinery::Object;
+use yurt_runtime::Clock;
+use yurt_storage::OnlyWriter as _;
+use yurt_test_support::TestDir;
+
+use super::inputs::NodeFacts;
+use super::*;
+use crate::filter::context::FilterOptions;
+use crate::filter::masterservice::MasterService;
+use crate::replicas::PoolData;
+
+/// Views of a replica with one Service.
+struct World {
+    _folder: TestDir,
+    _data: Arc<PoolData>,
+    replica: Arc<Replica>,
+    derived: Derived,
+}
+
+// === impl World ===
+
+impl World {
+    fn new() -> Self {
+        let folder = TestDir::new();
+        let data = Arc::new(PoolData::open(folder.path(), "p", usize::MAX, Clock::fake().0).unwrap());
+        let replica = data.replicas().named("services").unwrap();
+        let web = br#"{"metadata":{"namespace":"shop","name":"web","resourceVersion":"5"}}"#;
+        let object = Object::parse(web.as_slice().into(), replica.collection().kind()).unwrap();
+        let restart = |held: &mut Collection| held.restart(0, vec![object], ResourceVersion(10));
+        replica.collection().update(restart);
+        let node = NodeFacts {
+            node: "n1".to_owned(),
+            pool: String::new(),
+            host: IpAddr::from([127, 0, 0, 1]),
+            secure_port: 10268,
+            options: FilterOptions::default(),
+        };
+        let local_pods = tokio::sync::watch::Sender::default().subscribe();
+        let inputs = LiveInputs::new(node, data.clone(), local_pods);
+        Self {
+            _folder: folder,
+            _data: data,
+            replica,
+            derived: Derived::new(inputs, Arc::default(), TaskGroup::new()),
+        }
+    }
+
+    /// The view of an edition, requested a second after the last request.
+    async fn view(&self, edition: usize) -> Result<Arc<View>, Status> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        self.derived.of(&self.replica, &Chain::default(), edition as u64).await
+    }
+
+    fn count(&self) -> usize {
+        self.derived.0.views.lock().len()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn view_that_is_unused_for_longest_gives_way_to_a_further_one() {
+    let world = World::new();
+    let mut views = Vec::new();
+    for edition in 0..VIEWS_MAX {
+        views.push(world.view(edition).await.unwrap());
+    }
+    // The oldest one has a reader, and the second one a new request.
+    let reader = views[0].collection().clone();
+    assert!(
+        Arc::ptr_eq(&world.view(1).await.unwrap(), &views[1]),
+        "one view for all"
+    );
+    let further = world.view(VIEWS_MAX).await.unwrap();
+    assert!(further.collection().read(Collection::is_complete));
+    let ended: Vec<usize> = (0..VIEWS_MAX).filter(|at| views[*at].ended().is_cancelled()).collect();
+    assert_eq!((ended, world.count()), (vec![2], VIEWS_MAX));
+    // Its clients get another view, in which everything has a new number.
+    let again = world.view(2).await.unwrap();
+    assert!(!Arc::ptr_eq(&again, &views[2]));
+    let version = again
+        .collection()
+        .read(|held| held.objects().next().unwrap().resource_version());
+    assert_eq!(version, ResourceVersion(10));
+    drop(reader);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_view_with_a_reader_gives_way() {
+    let world = World::new();
+    let mut readers = Vec::new();
+    for edition in 0..VIEWS_MAX {
+        readers.push(world.view(edition).await.unwrap().collection().clone());
+    }
+    let refused = world.view(VIEWS_MAX).await.err().unwrap();
+    assert_eq!((refused.code(), world.count()), (503, VIEWS_MAX));
+    assert!(refused.message().contains("64 filtered views"), "{}", refused.message());
+    world.view(7).await.unwrap();
+    readers.pop();
+    world.view(VIEWS_MAX).await.unwrap();
+    assert_eq!(world.count(), VIEWS_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn view_without_readers_ends_after_an_hour_and_frees_its_memory() {
+    let world = World::new();
+    let view = world.view(0).await.unwrap();
+    let reader = view.collection().clone();
+    tokio::time::sleep(2 * IDLE_MAX).await;
+    assert_eq!(world.count(), 1, "it has a reader");
+    drop(reader);
+    tokio::time::sleep(IDLE_MAX).await;
+    assert!(view.ended().is_cancelled());
+    assert_eq!(world.count(), 0);
+    let weak = Arc::downgrade(&view);
+    drop(view);
+    assert!(weak.upgrade().is_none(), "nothing else keeps it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_that_the_filters_keep_is_shared_with_the_source() {
+    let world = World::new();
+    let chain = Chain::new(vec![&MasterService]);
+    let view = world.derived.of(&world.replica, &chain, 0).await.unwrap();
+    let bytes = |held: &Collection| held.objects().next().unwrap().bytes().as_ptr().addr();
+    assert_eq!(view.collection().read(bytes), world.replica.collection().read(bytes));
+}

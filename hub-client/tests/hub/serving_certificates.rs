@@ -1,0 +1,151 @@
+//! The certificate of the HTTPS port for pods comes from the cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser as _;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use yurt_hub_client::config::Flags;
+use yurt_hub_client::failures::Failures;
+use yurt_hub_client::identity::serving::ServingCertificate;
+use yurt_hub_client::upstream::Upstreams;
+use yurt_runtime::tls::{CertificateInfo, PemIdentity, PemSource};
+use yurt_runtime::{Clock, TaskGroup};
+use yurt_test_support::{TestDir, eventually};
+
+use super::cloud::Cloud;
+use super::harness::{NODE, NODE_USER};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Certificates of the test CA begin an hour ago, so with this validity the renewal is due at once.
+const ALMOST_OVER: Duration = Duration::from_secs(300);
+
+/// A node at `cloud`.
+struct Node {
+    folder: TestDir,
+    upstreams: Upstreams,
+    tasks: TaskGroup,
+    failures: Failures,
+}
+
+// === impl Node ===
+
+impl Node {
+    fn at(cloud: &Cloud) -> Self {
+        let (folder, tasks) = (TestDir::new(), TaskGroup::new());
+        let kubeconfig = cloud
+            .pki()
+            .write_kubeconfig(&folder, "kubelet.conf", &cloud.url(), &cloud.pki().node(NODE));
+        let flags = [
+            "yurthub".to_owned(),
+            format!("--node-name={NODE}"),
+            format!("--server-addr={}", cloud.url()),
+            "--bootstrap-mode=kubeletcertificate".to_owned(),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        let config = Flags::try_parse_from(flags).unwrap().check().unwrap();
+        let upstreams = Upstreams::new(&config, &tasks).unwrap();
+        let failures = Failures::new(Clock::system());
+        Self {
+            folder,
+            upstreams,
+            tasks,
+            failures,
+        }
+    }
+
+    /// Starts a keeper; `addresses` are those of Service `default/kubernetes`.
+    fn keep(&self, addresses: Option<&str>) -> CancellationToken {
+        let (stop, addresses) = (CancellationToken::new(), addresses.map(|one| vec![one.to_owned()]));
+        let keeper = ServingCertificate {
+            node: NODE.to_owned(),
+            address: "169.254.2.1".to_owned(),
+            cluster: Arc::new(move || addresses.clone()),
+            root: self.folder.path().to_owned(),
+            cloud: self.upstreams.cloud.clone(),
+            clock: Clock::system(),
+            failures: self.failures.clone(),
+        };
+        self.tasks.spawn("keep", keeper.keep(stop.clone()));
+        stop
+    }
+
+    /// User of the certificate in use; empty without one.
+    fn user(&self) -> String {
+        let file = self.folder.path().join("pki/yurthub-pods-current.pem");
+        if !file.exists() {
+            return String::new();
+        }
+        PemIdentity::one_file(&file)
+            .load()
+            .expect("certificate and key belong together");
+        CertificateInfo::leaf(&PemSource::from(file))
+            .unwrap()
+            .identity
+            .common_name
+    }
+}
+
+async fn pending(cloud: &Cloud) -> String {
+    let first = async || cloud.requests().pending().into_iter().next();
+    eventually("a certificate must be requested", first).await
+}
+
+#[tokio::test]
+async fn certificate_for_pods_is_requested_installed_and_renewed() {
+    let cloud = Cloud::start().await;
+    let node = Node::at(&cloud);
+    let stop = node.keep(Some("10.96.0.1"));
+    let name = pending(&cloud).await;
+    let spec = cloud.requests().all()[0]["spec"].clone();
+    assert_eq!(
+        (&spec["signerName"], &spec["usages"]),
+        (
+            &json!("kubernetes.io/kubelet-serving"),
+            &json!(["digital signature", "key encipherment", "server auth"])
+        )
+    );
+    assert_eq!(node.user(), "");
+    stop.cancel();
+    // A restart finds the same request.
+    let stop = node.keep(Some("10.96.0.1"));
+    cloud.requests().approve(cloud.pki(), &name, NODE_USER, ALMOST_OVER);
+    eventually("the certificate must be installed", async || {
+        (node.user() == NODE_USER).then_some(())
+    })
+    .await;
+    let next = pending(&cloud).await;
+    assert_ne!(next, name, "the renewal has a key of its own");
+    cloud.requests().approve(cloud.pki(), &next, NODE_USER, DAY);
+    eventually("the renewal must be installed", async || {
+        let key = node.folder.path().join("pki/yurthub-pods-pending.key");
+        (!key.exists()).then_some(())
+    })
+    .await;
+    stop.cancel();
+    assert_eq!(cloud.requests().all().len(), 2);
+}
+
+#[tokio::test]
+async fn refused_request_is_shown_and_nothing_is_requested_for_unknown_addresses() {
+    let cloud = Cloud::start().await;
+    let node = Node::at(&cloud);
+    let stop = node.keep(None);
+    eventually("the reason must be shown", async || {
+        let why = node.failures.why("serving certificate for pods")?;
+        why.contains("default/kubernetes").then_some(())
+    })
+    .await;
+    stop.cancel();
+    assert!(cloud.requests().all().is_empty());
+    let _running = node.keep(Some("10.96.0.1")).drop_guard();
+    let name = pending(&cloud).await;
+    cloud.requests().deny(&name, "no");
+    eventually("the reason must be shown", async || {
+        let why = node.failures.why("serving certificate for pods")?;
+        why.contains(&format!("kubectl delete csr {name}")).then_some(())
+    })
+    .await;
+    assert_eq!(node.user(), "");
+}
