@@ -376,7 +376,13 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
     for violation in &violations {
         println!("✗ {violation}");
     }
-    ensure!(violations.is_empty(), "{} violations", violations.len());
+    // Once more in the error, which is the last output of a run.
+    ensure!(
+        violations.is_empty(),
+        "{} violations:\n✗ {}",
+        violations.len(),
+        violations.join("\n✗ ")
+    );
     let pace = outcome.written.total() as f64 / lasted.as_secs_f64();
     ensure!(
         pace >= CHANGES_PER_SECOND_MIN,
