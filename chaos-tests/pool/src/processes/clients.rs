@@ -37,8 +37,9 @@ pub(super) struct Recorded {
 
 /// Lengths of watches, in seconds: one client stays, one resumes all the time. A watch ends with a bookmark.
 const WATCHES: [u32; 2] = [WATCH_SECONDS, 3];
-/// Longest time between bookmarks for a client.
-const BOOKMARKS: Duration = Duration::from_secs(65);
+/// Longest time until a client's last event is a bookmark. A view repeats its objects up to a minute after the start of its
+/// hub, under the position of the cloud's next bookmark (10 s); a bookmark follows within another minute.
+const BOOKMARKS: Duration = Duration::from_secs(60 + 10 + 60 + 10);
 
 /// Starts a client of each of these collections at the cloud itself, and waits until they watch.
 pub(super) async fn reference_clients(

@@ -86,7 +86,7 @@ struct Tally {
     unanswered: u64,
 }
 
-/// Totals that an actor adds to. Cheap to clone.
+/// Totals of one actor. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 struct Record(Arc<Mutex<Totals>>);
 
@@ -94,7 +94,8 @@ struct Record(Arc<Mutex<Totals>>);
 pub(super) struct Actors {
     /// True for each actor that attacks, in the order of [`ACTORS`].
     switches: [watch::Sender<bool>; ACTORS.len()],
-    record: Record,
+    /// Results of each, in the same order.
+    records: [Record; ACTORS.len()],
 }
 
 const ACTORS: [Actor; 3] = [Actor::Member, Actor::Pod, Actor::Stranger];
@@ -116,22 +117,23 @@ impl Actors {
     /// # Errors
     /// A certificate or a client that cannot be made.
     pub(super) fn start(pool: &TestPool, seed: u64) -> Result<Self> {
-        let record = Record::default();
+        let records = ACTORS.map(|_| Record::default());
+        let [of_member, of_pod, of_stranger] = records.clone();
         let switches = ACTORS.map(|_| watch::Sender::new(false));
         let [member, pod, stranger] = switches.each_ref().map(watch::Sender::subscribe);
         let tasks = &pool.setup.tasks;
-        let attacker = member::Member::new(pool, seed, record.clone())?;
+        let attacker = member::Member::new(pool, seed, of_member)?;
         let token = tasks.token();
         tasks.spawn("hostile member", async move {
             let _ = token.run_until_cancelled(live(attacker, member)).await;
         });
-        pod::Pod::new(pool, seed, record.clone())?.start(tasks.token(), pod)?;
-        let attacker = stranger::Stranger::new(pool, record.clone())?;
+        pod::Pod::new(pool, seed, of_pod)?.start(tasks.token(), pod)?;
+        let attacker = stranger::Stranger::new(pool, of_stranger)?;
         let token = tasks.token();
         tasks.spawn("stranger", async move {
             let _ = token.run_until_cancelled(live(attacker, stranger)).await;
         });
-        Ok(Self { switches, record })
+        Ok(Self { switches, records })
     }
 
     /// Starts or stops the attacks of one actor.
@@ -142,8 +144,19 @@ impl Actors {
         }
     }
 
+    /// Kinds of attacks that `actor` has tried, and that no defence has refused yet.
+    pub(super) fn never_refused(&self, actor: Actor) -> Vec<&'static str> {
+        let of_actor = ACTORS.into_iter().zip(&self.records).filter(|(other, _)| *other == actor);
+        of_actor.flat_map(|(_, record)| record.totals().never_refused()).collect()
+    }
+
+    /// Results of all actors.
     pub(super) fn totals(&self) -> Totals {
-        self.record.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut sum = Totals::default();
+        for record in &self.records {
+            sum.join(record.totals());
+        }
+        sum
     }
 }
 
@@ -232,6 +245,10 @@ impl Record {
             Finding::Violation(_) => {}
         }
     }
+
+    fn totals(&self) -> Totals {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 // === impl Totals ===
@@ -240,6 +257,12 @@ impl Totals {
     /// Attacks that their defences refused.
     pub(super) fn refused(&self) -> u64 {
         self.attacks.values().map(|tally| tally.refused).sum()
+    }
+
+    /// Adds the results of another actor. No two actors have an attack of one name.
+    fn join(&mut self, other: Self) {
+        self.attacks.extend(other.attacks);
+        self.violations.extend(other.violations);
     }
 
     /// Kinds of attacks that were tried, and that no defence ever refused.
@@ -302,7 +325,7 @@ mod tests {
         for _ in 0..2 * TOLD_MAX {
             record.add("b", Finding::Violation("open".to_owned()));
         }
-        let totals = record.0.lock().unwrap().clone();
+        let totals = record.totals();
         assert_eq!((totals.refused(), totals.violations.len()), (1, TOLD_MAX));
         assert_eq!(totals.never_refused(), ["b"]);
         assert_eq!(

@@ -221,6 +221,14 @@ async fn attack_alone(environment: &mut Environment, kinds: &[Fault]) -> Result<
         tokio::time::sleep(ALONE).await;
         let what = format!("every hub serves its node while {actor} attacks");
         wait_for(ASKING, &what, async || serve_nodes(&environment.pool).await).await?;
+        let what = format!("every kind of attack by {actor} is refused at least once");
+        let refused = async || {
+            let never = environment.actors.as_ref().map(|actors| actors.never_refused(actor));
+            let never = never.unwrap_or_default();
+            ensure!(never.is_empty(), "no defence has refused {}", never.join(", "));
+            Ok(())
+        };
+        wait_for(PATIENCE, &what, refused).await?;
         environment.perform(Target::Actor(actor), Act::Good).await?;
         let what = format!("one hub leads after {actor} has attacked");
         wait_for(Election::SHORT.lease + ASKING, &what, async || {
