@@ -110,9 +110,7 @@ impl FilteredGet {
             return Ok(response);
         }
         let (head, body) = response.into_parts();
-        let read = tokio::time::timeout(OBJECT_TIMEOUT, read_body(body, OBJECT_BYTES_MAX)).await;
-        let body = read.map_err(|_| self.unreadable("it takes too long"))?;
-        let body = body.map_err(|status| self.unreadable(status.message()))?;
+        let body = read_object(body).await.map_err(|why| self.unreadable(&why))?;
         let object = self.read(&head, &body).map_err(|why| self.unreadable(&why))?;
         let object = match local.derived.filter(self.kind, &object, chain)? {
             Verdict::Keep if self.is_plain => return Ok(Response::from_parts(head, full(body))),
@@ -145,7 +143,8 @@ impl FilteredGet {
         let text = |value: &HeaderValue| value.to_str().map(str::to_owned).ok();
         let content_type = head.headers.get(CONTENT_TYPE).and_then(text);
         let in_words = |status: Status| status.message().to_owned();
-        let format = body_format(content_type.as_deref()).map_err(in_words)?;
+        let unsupported = |_| format!("its media type is {:?}", content_type.as_deref().unwrap_or_default());
+        let format = body_format(content_type.as_deref()).map_err(unsupported)?;
         let json = body_json(format, &self.kind.api_version(), &self.kind.kind, &body).map_err(in_words)?;
         Object::parse(json, self.kind).map_err(|error| error.to_string())
     }
@@ -270,6 +269,13 @@ impl Cached {
             _ => Ok(replica.clone()),
         })
     }
+}
+
+/// Reads the body of an answer with one object, or says why it cannot be read.
+async fn read_object(body: Body) -> Result<Bytes, String> {
+    let read = tokio::time::timeout(OBJECT_TIMEOUT, read_body(body, OBJECT_BYTES_MAX)).await;
+    let body = read.map_err(|_| "it takes too long".to_owned())?;
+    body.map_err(|status| status.message().to_owned())
 }
 
 /// Waits for the first list of a selection, or for the first stream after a refusal; [`FIRST_LIST_MAX`] each.

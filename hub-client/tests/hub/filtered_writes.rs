@@ -26,6 +26,9 @@ const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const MERGE: &str = "application/merge-patch+json";
 
+/// Annotation of a write whose answer the cloud sends in a form that no hub reads.
+const UNREADABLE: &str = "unreadable";
+
 /// Cloud with pod web, which takes writes of it as kube-apiserver does: 409 for another RV than the present one.
 struct Writable {
     cloud: Arc<Cloud>,
@@ -90,6 +93,12 @@ async fn answer(cloud: &Cloud, writes: &Mutex<Vec<Method>>, request: http::Reque
     if head.method == Method::DELETE {
         cloud.delete("pods", "shop", "web");
         return answer_json(StatusCode::OK, present.to_string());
+    }
+    if head.method == Method::PATCH && body.windows(10).any(|text| text == UNREADABLE.as_bytes()) {
+        let mut response = http::Response::new(full(present.to_string()));
+        let cbor = http::HeaderValue::from_static("application/cbor");
+        response.headers_mut().insert("content-type", cbor);
+        return response;
     }
     let mut next = if head.method == Method::PUT {
         sent
@@ -263,6 +272,22 @@ async fn answer_to_a_write_shows_the_object_as_its_reader_sees_it() {
     let noop = json!({"noop": {}}).to_string();
     let answer = write(&agent, Method::PATCH, POD, MERGE, noop).await.json();
     assert_eq!(version(&answer), version(&shown));
+}
+
+#[tokio::test]
+async fn answer_that_cannot_be_filtered_does_not_pass() {
+    let world = Writable::start().await;
+    let hub = TestHub::start(&world.cloud, &[]).await;
+    let patch = json!({"metadata": {"labels": {UNREADABLE: "true"}}}).to_string();
+    let answer = write(&hub.kubelet(), Method::PATCH, POD, MERGE, patch).await;
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(!text.contains(PUBLIC), "{text}");
+    let status = answer.expect(504);
+    let status: Value = serde_json::from_slice(&status).unwrap();
+    assert_eq!(status["reason"], json!("Timeout"), "{status}");
+    let why = status["message"].as_str().unwrap();
+    assert!(why.contains("accepted the write") && why.contains("cbor"), "{why}");
+    assert_eq!(world.writes(), [Method::PATCH]);
 }
 
 #[tokio::test]

@@ -146,8 +146,13 @@ impl Actors {
 
     /// Kinds of attacks that `actor` has tried, and that no defence has refused yet.
     pub(super) fn never_refused(&self, actor: Actor) -> Vec<&'static str> {
-        let of_actor = ACTORS.into_iter().zip(&self.records).filter(|(other, _)| *other == actor);
-        of_actor.flat_map(|(_, record)| record.totals().never_refused()).collect()
+        let of_actor = ACTORS
+            .into_iter()
+            .zip(&self.records)
+            .filter(|(other, _)| *other == actor);
+        of_actor
+            .flat_map(|(_, record)| record.totals().never_refused())
+            .collect()
     }
 
     /// Results of all actors.

@@ -21,7 +21,7 @@ use super::super::caller::Caller;
 use super::super::local::Local;
 use super::super::pass_through::PassThrough;
 use super::super::precondition;
-use super::{FilteredGet, OBJECT_BYTES_MAX, OBJECT_TIMEOUT, RETRY_AFTER, kind_of};
+use super::{FilteredGet, OBJECT_BYTES_MAX, RETRY_AFTER, kind_of, read_object};
 use crate::filter::{Chain, Verdict};
 
 /// A write of an object whose reads are filtered, or were.
@@ -143,8 +143,7 @@ impl FilteredWrite {
         let info = RequestInfo::parse(Method::GET.as_str(), head.uri.path(), None)?;
         let response = cloud.send(request, &info, caller).await?;
         let (head, body) = response.into_parts();
-        let read = tokio::time::timeout(OBJECT_TIMEOUT, read_body(body, OBJECT_BYTES_MAX)).await;
-        let body = read.map_err(|_| self.get.unreadable("it takes too long"))??;
+        let body = read_object(body).await.map_err(|why| self.get.unreadable(&why))?;
         if head.status == StatusCode::NOT_FOUND {
             return Ok(None);
         }
@@ -181,7 +180,7 @@ impl FilteredWrite {
     /// Returns the answer of the cloud as its reader sees the object.
     ///
     /// # Errors
-    /// 504 if the answer cannot be read: the write was accepted.
+    /// 504 if the answer cannot be read or filtered: the write was accepted.
     pub(in crate::proxy) async fn shown(
         &self,
         local: &Local,
@@ -192,28 +191,25 @@ impl FilteredWrite {
         }
         let (head, body) = response.into_parts();
         let lost = |why: &str| {
-            let why = format!("the cloud has accepted the write, and its answer cannot be read: {why}");
+            let why = format!("the cloud has accepted the write, and its answer cannot be filtered: {why}");
             Status::failure(504, reason::TIMEOUT, why)
         };
-        let read = tokio::time::timeout(OBJECT_TIMEOUT, read_body(body, OBJECT_BYTES_MAX)).await;
-        let body = read.map_err(|_| lost("it takes too long"))?;
-        let body = body.map_err(|status| lost(status.message()))?;
-        let seen = self
-            .get
-            .read(&head, &body)
-            .ok()
-            .and_then(|object| self.seen(local, object));
-        let Some(object) = seen else {
-            return Ok(Response::from_parts(head, full(body)));
-        };
-        self.get.response(local, head, &object)
+        let body = read_object(body).await.map_err(|why| lost(&why))?;
+        let object = self.get.read(&head, &body).map_err(|why| lost(&why))?;
+        match self.seen(local, object).map_err(|status| lost(status.message()))? {
+            None => Ok(Response::from_parts(head, full(body))),
+            Some(seen) => self.get.response(local, head, &seen),
+        }
     }
 
     /// The object as its reader sees it; `None` if that is the answer of the cloud.
-    fn seen(&self, local: &Local, object: Object) -> Option<Object> {
+    ///
+    /// # Errors
+    /// 503 while an input of the filters is unknown.
+    fn seen(&self, local: &Local, object: Object) -> Result<Option<Object>, Status> {
         let mut seen = object.clone();
         for chain in &self.chains {
-            if let Ok(Verdict::Replace(replaced)) = local.derived.filter(self.get.kind, &seen, chain) {
+            if let Verdict::Replace(replaced) = local.derived.filter(self.get.kind, &seen, chain)? {
                 seen = replaced;
             }
         }
@@ -226,7 +222,7 @@ impl FilteredWrite {
         if let Some(shown) = shown.filter(|shown| *shown > version) {
             seen = seen.with_resource_version(shown);
         }
-        (!self.get.is_plain || seen != object).then_some(seen)
+        Ok((!self.get.is_plain || seen != object).then_some(seen))
     }
 
     fn is_seen_through(&self, names: &[&str]) -> bool {
