@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,7 +26,7 @@ pub mod lane;
 mod signs;
 pub mod tunnel;
 
-use connector::{ConnectionNumber, Connector};
+use connector::{ConnectionNumber, Connections, Connector};
 pub use connector::{Dial, Duplex};
 pub use error::ClientError;
 pub use signs::LifeSigns;
@@ -66,8 +65,7 @@ struct ClientShared {
     pool: RwLock<Client<Connector, Body>>,
     // The Authorization header of this client's own requests.
     bearer: RwLock<Option<HeaderValue>>,
-    /// Connections opened so far.
-    opened: Arc<AtomicU64>,
+    connections: Arc<Connections>,
 }
 
 /// Maximum size of an answer that [`HttpClient::request_json`] reads into memory: above etcd's own limit for a list
@@ -173,8 +171,16 @@ impl HttpClient {
             _ => return Err(unusable("neither http nor https")),
         };
         let prefix = base.path().trim_end_matches('/').to_owned();
-        let opened = Arc::default();
-        let connector = |tls| Connector::new(tls, connect_timeout, dial.clone(), Arc::clone(&opened), signs.clone());
+        let connections = Arc::default();
+        let connector = |tls| {
+            Connector::new(
+                tls,
+                connect_timeout,
+                dial.clone(),
+                Arc::clone(&connections),
+                signs.clone(),
+            )
+        };
         let pool = RwLock::new(pool(tls.clone(), protocol, asks, connector));
         let bearer = RwLock::new(None);
         Ok(HttpClient {
@@ -190,7 +196,7 @@ impl HttpClient {
                 tls: RwLock::new(tls),
                 pool,
                 bearer,
-                opened,
+                connections,
             }),
         })
     }
@@ -204,7 +210,7 @@ impl HttpClient {
     /// Number of connections opened so far. While it is unchanged, requests without an error used existing connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
-        self.shared.opened.load(Ordering::Relaxed)
+        self.shared.connections.opened()
     }
 
     /// Number of the client's connection that `response` came over: the first one is 1, and later ones have higher
@@ -236,8 +242,8 @@ impl HttpClient {
     /// Makes new requests use new connections. Running requests stay where they are.
     pub fn reconnect(&self) {
         let shared = &self.shared;
-        let (dial, opened, signs) = (shared.dial.clone(), shared.opened.clone(), shared.signs.clone());
-        let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, opened, signs);
+        let (dial, connections, signs) = (shared.dial.clone(), shared.connections.clone(), shared.signs.clone());
+        let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, connections, signs);
         let tls = shared.tls.read().clone();
         *shared.pool.write() = pool(tls, shared.protocol, shared.asks, connector);
     }
@@ -265,9 +271,19 @@ impl HttpClient {
         // The version of a forwarded request is that of its own connection, not of this one.
         *request.version_mut() = Version::HTTP_11;
         let pool = self.shared.pool.read().clone();
-        pool.request(request)
-            .await
-            .map_err(|error| ClientError::of_request(self.server(), &error))
+        let sent = pool.request(request).await;
+        sent.map_err(|error| {
+            let error = ClientError::of_request(self.server(), &error);
+            match (error, self.shared.connections.rejection()) {
+                // The pool passes the cause of a connection's end on to some requests only.
+                (ClientError::Protocol { server, .. }, Some(cause)) => ClientError::Tls {
+                    server,
+                    cause,
+                    handshake: false,
+                },
+                (error, _) => error,
+            }
+        })
     }
 
     /// Sends a request as [`Self::send`] does and reads the whole answer of at most `limit` bytes, all within
@@ -339,8 +355,8 @@ impl HttpClient {
         let shared = &self.shared;
         let tls = shared.tls.read().clone();
         let tls = tls.map(|tls| shared.protocol.config(tls));
-        let (dial, opened) = (shared.dial.clone(), shared.opened.clone());
-        Connector::new(tls, shared.connect_timeout, dial, opened, shared.signs.clone())
+        let (dial, connections) = (shared.dial.clone(), shared.connections.clone());
+        Connector::new(tls, shared.connect_timeout, dial, connections, shared.signs.clone())
     }
 
     /// The absolute URI of a path and query on this server.

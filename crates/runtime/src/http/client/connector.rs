@@ -1,10 +1,10 @@
 //! Opener of one connection: name lookup, TCP or a replacement for it, TLS, all within one timeout.
 
-use std::io;
+use std::io::{self, ErrorKind, Read};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -12,6 +12,7 @@ use http::Uri;
 use http::uri::Scheme;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -20,6 +21,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
+use super::error::rejection;
 use super::signs::{LifeSigns, Noting};
 use crate::http::tcp;
 
@@ -38,9 +40,16 @@ pub(super) struct Connector {
     tls: Option<Arc<ClientConfig>>,
     timeout: Duration,
     dial: Option<Dial>,
-    /// Number of opened connections.
-    opened: Arc<AtomicU64>,
+    connections: Arc<Connections>,
     signs: Option<LifeSigns>,
+}
+
+/// Record of a client's connections.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    opened: AtomicU64,
+    /// Reason for which the peer of the newest connection rejected our certificate, if it did.
+    rejection: Mutex<Option<String>>,
 }
 
 /// Transport below TLS.
@@ -61,6 +70,13 @@ pub(super) enum ConnectError {
 pub(super) struct Stream {
     io: Either<Raw, TlsStream<Raw>>,
     number: u64,
+    connections: Arc<Connections>,
+}
+
+/// Bytes that have arrived on a connection, for a reader that does not wait.
+struct Arrived<'a, 'b> {
+    io: &'a mut Raw,
+    cx: &'a mut Context<'b>,
 }
 
 /// Extension of a response: number of its client's connection that it came over, counted from 1.
@@ -77,14 +93,14 @@ impl Connector {
         tls: Option<Arc<ClientConfig>>,
         timeout: Duration,
         dial: Option<Dial>,
-        opened: Arc<AtomicU64>,
+        connections: Arc<Connections>,
         signs: Option<LifeSigns>,
     ) -> Self {
         Connector {
             tls,
             timeout,
             dial,
-            opened,
+            connections,
             signs,
         }
     }
@@ -124,8 +140,12 @@ impl Connector {
         };
         let io = tokio::time::timeout(self.timeout, connecting).await;
         let io = io.map_err(|_| ConnectError::Timeout(self.timeout))??;
-        let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(TokioIo::new(Stream { io, number }))
+        let (number, connections) = (self.connections.open(), self.connections);
+        Ok(TokioIo::new(Stream {
+            io,
+            number,
+            connections,
+        }))
     }
 }
 
@@ -143,12 +163,79 @@ impl tower_service::Service<Uri> for Connector {
     }
 }
 
+// === impl Connections ===
+
+impl Connections {
+    /// Number of connections opened so far.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Reason for which the peer of the newest connection rejected our certificate, if it did.
+    pub(super) fn rejection(&self) -> Option<String> {
+        self.rejection.lock().clone()
+    }
+
+    fn open(&self) -> u64 {
+        *self.rejection.lock() = None;
+        self.opened.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn note(&self, error: &io::Error) {
+        if let Some(rejection) = rejection(error) {
+            *self.rejection.lock() = Some(rejection.to_string());
+        }
+    }
+}
+
 // === impl Stream ===
 
 impl Stream {
     /// Number among the connections of its client, counted from 1.
     pub(super) fn number(&self) -> ConnectionNumber {
         ConnectionNumber(self.number)
+    }
+
+    /// Replaces the error of a write by the alert that the peer sent before it closed, if there is one. In TLS 1.3 a
+    /// server rejects the client's certificate after the client's handshake has ended (RFC 8446 §4.4.2.4), so the next
+    /// write may fail before the alert is read. Data that arrived before it stays readable.
+    fn failed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let is_closed = |error: &io::Error| matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+        match (&written, &mut self.io) {
+            (Poll::Ready(Err(error)), Either::Right(tls)) if is_closed(error) => {
+                let arrived = ready!(process_arrived(tls, cx));
+                arrived.inspect_err(|error| self.connections.note(error))?;
+                written
+            }
+            _ => written,
+        }
+    }
+}
+
+/// Decrypts what has arrived, up to the end of the connection. Waits for that end: a closed connection is readable.
+fn process_arrived(tls: &mut TlsStream<Raw>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    let (io, session) = tls.get_mut();
+    loop {
+        match session.read_tls(&mut Arrived { io, cx }) {
+            Ok(1..) => {
+                let processed = session.process_new_packets();
+                processed.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Poll::Pending,
+            Ok(0) | Err(_) => return Poll::Ready(Ok(())),
+        }
+    }
+}
+
+// === impl Arrived ===
+
+impl Read for Arrived<'_, '_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut buf = ReadBuf::new(buf);
+        match Pin::new(&mut *self.io).poll_read(self.cx, &mut buf) {
+            Poll::Ready(read) => read.map(|()| buf.filled().len()),
+            Poll::Pending => Err(ErrorKind::WouldBlock.into()),
+        }
     }
 }
 
@@ -168,17 +255,23 @@ impl Connection for Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if let Poll::Ready(Err(error)) = &read {
+            self.connections.note(error);
+        }
+        read
     }
 }
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
+        let written = Pin::new(&mut self.io).poll_write(cx, buf);
+        self.failed(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.failed(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -194,6 +287,10 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
+        self.failed(cx, written)
     }
 }
+
+#[cfg(test)]
+mod tests;

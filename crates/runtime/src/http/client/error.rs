@@ -89,7 +89,7 @@ impl ClientError {
                 server,
                 cause: error.to_string(),
             },
-            Some(ConnectError::Tls(error)) if of_rustls(error).is_some_and(about_certificates) => ClientError::Tls {
+            Some(ConnectError::Tls(error)) if rejection(error).is_some() => ClientError::Tls {
                 server,
                 cause: error.to_string(),
                 handshake: true,
@@ -154,6 +154,11 @@ fn about_certificates(error: &rustls::Error) -> bool {
         rustls::Error::AlertReceived(alert) => REFUSALS.contains(alert),
         _ => false,
     }
+}
+
+/// The cause of `error`, if it says that the certificates do not match.
+pub(super) fn rejection(error: &io::Error) -> Option<&rustls::Error> {
+    of_rustls(error).filter(|error| about_certificates(error))
 }
 
 fn of_rustls(error: &io::Error) -> Option<&rustls::Error> {
