@@ -1,5 +1,6 @@
 //! `cargo xtask test`: exactly what CI runs, step by step, stopping at the first that fails.
 
+mod long;
 mod times;
 
 use std::time::Duration;
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// Fail if the tests of all steps take more minutes, builds and downloads not counted [default: warn above 35]
     #[arg(long, value_name = "MINUTES")]
     budget: Option<u32>,
+    /// Run these long runs instead of the steps, or `all`; without a name print their list (docs/TESTING.md)
+    #[arg(long, value_name = "RUN", num_args = 0.., conflicts_with_all = ["only", "skip", "quick", "run", "budget"])]
+    long: Option<Vec<String>>,
 }
 
 /// Budget of the tests on two idle cores.
@@ -62,8 +66,11 @@ enum Step {
 /// Environment variable with the number of tests of a program that run in parallel.
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
-/// Runs the chosen steps.
+/// Runs the chosen steps, or long runs.
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(names) = &args.long {
+        return long::run(names);
+    }
     let steps: Vec<Step> = Step::value_variants()
         .iter()
         .copied()
@@ -209,6 +216,7 @@ mod tests {
             quick,
             run: run.map(str::to_owned),
             budget: None,
+            long: None,
         }
     }
 
