@@ -71,7 +71,7 @@ const ALL: [Attack; 7] = [
 
 /// Address and certificate of the attacker.
 #[derive(Clone)]
-struct Target {
+struct AttackTarget {
     address: SocketAddr,
     /// Address of the attacker: each attack has its own, so that none suffers from those before.
     from: SocketAddr,
@@ -145,7 +145,7 @@ fn one_core(core: usize) -> CpuSet {
     cores
 }
 
-fn target(system: &SystemUnderTest, host: u8) -> Result<Target> {
+fn target(system: &SystemUnderTest, host: u8) -> Result<AttackTarget> {
     let identities = &system.setup.identities;
     let nobody = identities.client_pair("attacker", &[])?;
     let tls = ClientTls {
@@ -154,7 +154,7 @@ fn target(system: &SystemUnderTest, host: u8) -> Result<Target> {
     };
     let mut tls = tls.config()?;
     tls.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Target {
+    Ok(AttackTarget {
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, system.port())),
         from: SocketAddr::from(([127, 0, 0, host], 0)),
         tls: Arc::new(tls),
@@ -184,7 +184,7 @@ async fn renew(session: &Session, seconds: usize) -> (Vec<Duration>, usize) {
 }
 
 /// Starts the attacker's thread.
-fn start(attack: Attack, target: Target) -> Result<std::thread::JoinHandle<()>> {
+fn start(attack: Attack, target: AttackTarget) -> Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let run = move || {
         // Without it the figures are worse, and still figures.
@@ -202,7 +202,7 @@ fn start(attack: Attack, target: Target) -> Result<std::thread::JoinHandle<()>> 
     thread.spawn(run).context("cannot start a thread")
 }
 
-async fn run(attack: Attack, target: &Target) {
+async fn run(attack: Attack, target: &AttackTarget) {
     match attack {
         Attack::Nothing => std::future::pending().await,
         Attack::Sockets => hold(target).await,
@@ -214,7 +214,7 @@ async fn run(attack: Attack, target: &Target) {
 }
 
 /// Holds sockets that say nothing, and opens others for those that were closed.
-async fn hold(target: &Target) {
+async fn hold(target: &AttackTarget) {
     let mut held: Vec<TcpStream> = Vec::new();
     loop {
         held.retain(|socket| {
@@ -233,14 +233,14 @@ async fn hold(target: &Target) {
     }
 }
 
-async fn dial(target: &Target) -> std::io::Result<TcpStream> {
+async fn dial(target: &AttackTarget) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(target.from)?;
     socket.connect(target.address).await
 }
 
 /// One connection after the other, each until the coordinator ends it.
-async fn flood(attack: Attack, target: &Target) {
+async fn flood(attack: Attack, target: &AttackTarget) {
     loop {
         // Whatever ends it, the next one follows.
         let _: Result<()> = one_flood(attack, target).await;
@@ -248,7 +248,7 @@ async fn flood(attack: Attack, target: &Target) {
     }
 }
 
-async fn one_flood(attack: Attack, target: &Target) -> Result<()> {
+async fn one_flood(attack: Attack, target: &AttackTarget) -> Result<()> {
     let stream = dial(target).await?;
     let connector = TlsConnector::from(target.tls.clone());
     let stream = connector.connect("127.0.0.1".try_into()?, stream).await?;

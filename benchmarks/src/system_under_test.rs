@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use yurt_runtime::TaskGroup;
 use yurt_testbed::api::Api;
 use yurt_testbed::identities::Identities;
-use yurt_testbed::net::Place;
+use yurt_testbed::net::ProgramNamespace;
 use yurt_testbed::program::{Launch, Program};
 use yurt_testbed::real::{self, Sync};
 use yurt_testbed::{START_LIMIT, Setup, coordinator_launch};
@@ -97,7 +97,7 @@ impl SystemUnderTest {
         let setup = environment.setup()?;
         let (port, launch, store) = match side {
             Side::Ours => {
-                let (port, launch) = coordinator_launch(&setup, Place::Pool, "coordinator")?;
+                let (port, launch) = coordinator_launch(&setup, ProgramNamespace::Pool, "coordinator")?;
                 let launch = launch.flag("profile", "standalone");
                 (port, launch.flag("max-connections", CONNECTIONS_MAX), None)
             }

@@ -12,7 +12,7 @@ use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::time::BootTime;
 use yurt_pool_protocol::fence::{Claim, Fence};
 use yurt_pool_protocol::guard::{
-    Attempt, Author, Caller, Election as Judged, Guard, Refusal, Seen, Standing, Written, judge_member,
+    Attempt, Author, Caller, Election as Judged, Guard, LeaseFacts, Refusal, Standing, Written, judge_member,
 };
 use yurt_pool_protocol::names::ELECTION_KEY;
 
@@ -40,7 +40,7 @@ pub struct Write<'a> {
 
 /// State of the election lease, for [`Write::is_allowed`].
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct LeaseAge {
     /// Time since the coordinator opened the store.
     pub opened: Duration,
     /// Time since the lease was last written, or the store was opened.
@@ -127,7 +127,7 @@ impl Election {
 
     /// True if a feed call of `node` with this claim passes the fence.
     #[must_use]
-    pub fn lets_in(&self, node: &str, store: &str, epoch: u64) -> bool {
+    pub fn permits(&self, node: &str, store: &str, epoch: u64) -> bool {
         let claim = Claim {
             store: store.to_owned(),
             epoch,
@@ -142,11 +142,11 @@ impl Write<'_> {
     /// True if the rules of the election allow the write: the pure part of [`Election::judge`], for models. The holder
     /// acquired the lease itself.
     #[must_use]
-    pub fn is_allowed(&self, known: Known) -> bool {
+    pub fn is_allowed(&self, known: LeaseAge) -> bool {
         let now = BootTime::from_boot(known.opened.max(known.written));
         let before = |time: Duration| BootTime::from_boot(known.opened.max(known.written) - time);
         let (holder, duration) = self.before;
-        let seen = Seen {
+        let seen = LeaseFacts {
             owner: None,
             holder: holder.to_owned(),
             elsewhere: false,

@@ -19,7 +19,7 @@ use yurt_hub_client::offline::kept_read::KeptRead;
 use yurt_hub_client::offline::own::merge::{difference, part, reconciled, with_part};
 use yurt_hub_client::offline::own::write::{OwnKey, Write, apply};
 use yurt_hub_client::offline::record::{FileName, Record};
-use yurt_hub_client::pool::relay::route::Target;
+use yurt_hub_client::pool::relay::route::ConnectTarget;
 use yurt_hub_client::proxy::authorize::kept::KeptAnswers;
 use yurt_pool_protocol::pool_scope;
 use yurt_runtime::Clock;
@@ -211,11 +211,11 @@ pub(crate) fn identity(data: &[u8]) {
 /// Servers of a peer's annotation, and the target of a tunnel.
 pub(crate) fn relay(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let targets = Target::list(text);
-    let _ = text.parse::<Uri>().ok().as_ref().and_then(Target::of);
+    let targets = ConnectTarget::list(text);
+    let _ = text.parse::<Uri>().ok().as_ref().and_then(ConnectTarget::of);
     for target in &targets {
         let (host, port) = target.to_dial();
         assert!(port != 0 && !host.contains(['/', '@', ' ']), "{target}");
-        assert_eq!(Target::parse(&target.to_string()).as_ref(), Some(target));
+        assert_eq!(ConnectTarget::parse(&target.to_string()).as_ref(), Some(target));
     }
 }

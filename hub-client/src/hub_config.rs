@@ -22,7 +22,7 @@ use yurt_runtime::http::empty;
 
 use crate::failures::Failures;
 use crate::health::CloudReach;
-use crate::upstream::{Cloud, in_words};
+use crate::upstream::{Cloud, describe_answer};
 use disk::ConfigFile;
 
 /// Name of the ConfigMap.
@@ -236,8 +236,10 @@ async fn list(client: &HttpClient, path: &str) -> Result<(BTreeMap<String, Strin
     match status {
         StatusCode::OK => {}
         StatusCode::NOT_FOUND => return Ok((BTreeMap::new(), String::new())),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(FollowError::Refused(in_words(status, &body))),
-        other => return Err(unanswered(in_words(other, &body))),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            return Err(FollowError::Refused(describe_answer(status, &body)));
+        }
+        other => return Err(unanswered(describe_answer(other, &body))),
     }
     let list: Value = serde_json::from_slice(&body).map_err(unanswered)?;
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();

@@ -30,7 +30,7 @@ use crate::failures::Failures;
 use csr::Profile;
 use discovery::JoinToken;
 use files::Files;
-use plan::{Credential, Next, Outcome, Situation, Step, Validity};
+use plan::{Credential, JoinOutcome, Next, Situation, Step, Validity};
 pub(crate) use standing::Standing;
 
 /// Maximum time to connect, TLS included.
@@ -239,21 +239,21 @@ impl CertificateKeeper {
         self.standing
             .send_modify(|standing| standing.note(&outcome, name.as_deref()));
         match &outcome {
-            Outcome::Installed => {
+            JoinOutcome::Installed => {
                 self.look();
                 let until = self.standing().valid_until();
                 tracing::info!(node = %self.node, until, "Client certificate obtained");
                 *self.submitted.lock() = None;
             }
-            Outcome::Pending if count % PROGRESS_EVERY == 1 => {
+            JoinOutcome::Pending if count % PROGRESS_EVERY == 1 => {
                 let name = name.unwrap_or_default();
                 tracing::info!(
                     request = name,
                     "Waiting for the approval of the certificate; `kubectl certificate approve {name}` approves it"
                 );
             }
-            Outcome::Pending => {}
-            Outcome::Unknown(why)
+            JoinOutcome::Pending => {}
+            JoinOutcome::Unknown(why)
                 if let Some(discovery) = discovery
                     && count == 1 =>
             {
@@ -264,7 +264,10 @@ impl CertificateKeeper {
                     "Servers do not know the join token yet; trying again for this time"
                 );
             }
-            Outcome::Denied(why) | Outcome::Unknown(why) | Outcome::Refused(why) | Outcome::Unanswered(why) => {
+            JoinOutcome::Denied(why)
+            | JoinOutcome::Unknown(why)
+            | JoinOutcome::Refused(why)
+            | JoinOutcome::Unanswered(why) => {
                 if count == 1 || count.is_power_of_two() {
                     tracing::warn!(why, count, "Failed to obtain the client certificate");
                 }
@@ -314,14 +317,14 @@ impl CertificateKeeper {
 /// Number of equal outcomes without interruption.
 #[derive(Default)]
 struct Attempts {
-    last: Option<std::mem::Discriminant<Outcome>>,
+    last: Option<std::mem::Discriminant<JoinOutcome>>,
     count: u32,
 }
 
 // === impl Attempts ===
 
 impl Attempts {
-    fn count(&mut self, outcome: &Outcome) -> u32 {
+    fn count(&mut self, outcome: &JoinOutcome) -> u32 {
         let kind = Some(std::mem::discriminant(outcome));
         self.count = match self.last == kind {
             true => self.count.saturating_add(1),
@@ -341,15 +344,15 @@ fn validity(info: &CertificateInfo) -> Validity {
 }
 
 /// Outcome of a request without an answer; `flag` leads to the CA.
-fn explain(error: &ClientError, flag: &str) -> Outcome {
+fn explain(error: &ClientError, flag: &str) -> JoinOutcome {
     let text = error.to_string();
     match error {
-        ClientError::Tls { .. } if is_of_time(&text) => Outcome::Unanswered(format!(
+        ClientError::Tls { .. } if is_of_time(&text) => JoinOutcome::Unanswered(format!(
             "{text}; is this node's clock right? A wrong clock makes certificates look invalid"
         )),
-        ClientError::Tls { .. } => Outcome::Refused(format!("{flag}: {text}; is its CA that of this server?")),
-        ClientError::Unusable { .. } => Outcome::Refused(format!("--server-addr: {text}")),
-        _ => Outcome::Unanswered(text),
+        ClientError::Tls { .. } => JoinOutcome::Refused(format!("{flag}: {text}; is its CA that of this server?")),
+        ClientError::Unusable { .. } => JoinOutcome::Refused(format!("--server-addr: {text}")),
+        _ => JoinOutcome::Unanswered(text),
     }
 }
 
@@ -374,8 +377,8 @@ mod tests {
             &tls("invalid peer certificate: certificate not valid yet"),
             "--join-token",
         );
-        assert!(matches!(of_time, Outcome::Unanswered(why) if why.contains("clock")));
+        assert!(matches!(of_time, JoinOutcome::Unanswered(why) if why.contains("clock")));
         let of_ca = explain(&tls("invalid peer certificate: UnknownIssuer"), "--bootstrap-file");
-        assert!(matches!(of_ca, Outcome::Refused(why) if why.starts_with("--bootstrap-file")));
+        assert!(matches!(of_ca, JoinOutcome::Refused(why) if why.starts_with("--bootstrap-file")));
     }
 }

@@ -13,7 +13,7 @@ use yurt_runtime::{TaskGroup, files};
 use crate::StartError;
 use crate::config::Config;
 use crate::identity::serving;
-use crate::node_network::Place;
+use crate::node_network::AddressInterface;
 use crate::replicas::disk::is_full;
 use crate::unwritten::{Readers, Unwritten};
 use crate::upstream::Upstreams;
@@ -121,8 +121,8 @@ pub(crate) async fn for_pods(
         .map_err(|error| error.to_string())
         .and_then(|ensured| ensured.map_err(|error| error.to_string()))
     {
-        Ok(Place::Dummy) => {}
-        Ok(Place::Loopback(why)) => {
+        Ok(AddressInterface::Dummy) => {}
+        Ok(AddressInterface::Loopback(why)) => {
             tracing::warn!(why, %address, "No dummy interface; the address for pods is on lo");
         }
         Err(why) => {

@@ -36,7 +36,7 @@ pub struct NodeNetwork {
 
 /// Interface that has the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AddressInterface {
     /// The dummy interface.
     Dummy,
     /// Loopback, with the reason why there is no dummy interface.
@@ -89,7 +89,7 @@ impl NodeNetwork {
     ///
     /// # Errors
     /// [`NetworkError`]; the address is not usable then.
-    pub fn ensure(&self) -> Result<Place, NetworkError> {
+    pub fn ensure(&self) -> Result<AddressInterface, NetworkError> {
         self.ensure_with(&Installed)
     }
 
@@ -119,7 +119,7 @@ impl NodeNetwork {
         });
     }
 
-    fn ensure_with(&self, programs: &dyn Programs) -> Result<Place, NetworkError> {
+    fn ensure_with(&self, programs: &dyn Programs) -> Result<AddressInterface, NetworkError> {
         let place = self.ensure_address(programs)?;
         if self.accepts
             && let Err(why) = self.ensure_rules(programs)
@@ -130,14 +130,16 @@ impl NodeNetwork {
         Ok(place)
     }
 
-    fn ensure_address(&self, programs: &dyn Programs) -> Result<Place, NetworkError> {
+    fn ensure_address(&self, programs: &dyn Programs) -> Result<AddressInterface, NetworkError> {
         let name = &self.interface;
         let present = link(programs, name);
         let made = all(programs, "ip", &self.link_changes(present.as_ref()));
-        let Err(why) = made else { return Ok(Place::Dummy) };
+        let Err(why) = made else {
+            return Ok(AddressInterface::Dummy);
+        };
         let loopback = link(programs, LOOPBACK).unwrap_or_default();
         match all(programs, "ip", &self.loopback_changes(&loopback)) {
-            Ok(()) => Ok(Place::Loopback(why)),
+            Ok(()) => Ok(AddressInterface::Loopback(why)),
             Err(on_loopback) => Err(NetworkError(format!(
                 "no dummy interface {name} with {} ({why}; on {LOOPBACK}: {on_loopback}): give the hub CAP_NET_ADMIN and \
                  iproute2, or start with --enable-dummy-if=false and an address of an existing interface in \

@@ -40,7 +40,7 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Describes an error response for people: the status, and the message of the Status in `body` if there is one.
-pub(crate) fn in_words(status: StatusCode, body: &[u8]) -> String {
+pub(crate) fn describe_answer(status: StatusCode, body: &[u8]) -> String {
     match Status::from_json(body) {
         Some(said) if !said.message().is_empty() => format!("{status}: {}", said.message()),
         _ => status.to_string(),

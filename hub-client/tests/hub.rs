@@ -11,9 +11,9 @@ mod hub {
     mod client;
     mod cloud;
     mod configuring;
-    mod detours;
     mod disks;
     mod electing;
+    mod fallbacks;
     mod filter_effects;
     mod filtered_views;
     mod filtered_writes;

@@ -47,7 +47,7 @@ pub struct View {
 }
 
 /// A list or event that a client received.
-pub enum Told<'a> {
+pub enum Received<'a> {
     /// A whole list.
     List(&'a Listing),
     /// A watch from this RV was accepted.
@@ -98,7 +98,7 @@ impl Client {
         api: Api,
         collection: &'static str,
         watch_seconds: u32,
-        record: impl FnMut(Told<'_>) + Send + 'static,
+        record: impl FnMut(Received<'_>) + Send + 'static,
     ) -> Self {
         let options = WatchOptions {
             watch_seconds,
@@ -113,7 +113,7 @@ impl Client {
         api: Api,
         collection: &'static str,
         options: WatchOptions,
-        record: impl FnMut(Told<'_>) + Send + 'static,
+        record: impl FnMut(Received<'_>) + Send + 'static,
     ) -> Self {
         let view = Arc::new(watch::Sender::new(View::default()));
         let mut life = Life {
@@ -179,7 +179,7 @@ enum End {
 
 // === impl Life ===
 
-impl<R: FnMut(Told<'_>)> Life<R> {
+impl<R: FnMut(Received<'_>)> Life<R> {
     /// Lists, then watches until the server reports that the position is too old, and repeats.
     async fn live(&mut self) {
         loop {
@@ -201,7 +201,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
     async fn list(&mut self) -> Result<()> {
         let path = format!("{}?resourceVersion=0", self.collection);
         let listing = self.api.list(&path).await?;
-        (self.record)(Told::List(&listing));
+        (self.record)(Received::List(&listing));
         self.view.send_modify(|view| {
             view.lists += 1;
             view.moved_to(listing.resource_version, "a list");
@@ -220,7 +220,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
         let response = self.api.stream(&format!("{}?{query}", self.collection)).await?;
         match response.status().as_u16() {
             200 => {
-                (self.record)(Told::Watch(position));
+                (self.record)(Received::Watch(position));
                 self.view.send_modify(|view| {
                     view.streams += 1;
                     view.watching = true;
@@ -239,7 +239,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
             while let Some(end) = received.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = received.drain(..=end).collect();
                 let event: Value = serde_json::from_slice(&line).context("an event is not JSON")?;
-                (self.record)(Told::Event(&event));
+                (self.record)(Received::Event(&event));
                 let mut too_old = false;
                 self.view.send_modify(|view| too_old = view.apply(&event));
                 if too_old {

@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::read_only_proxy::ReadOnlyProxy;
 use super::sample;
 use crate::api::{Api, refusal};
-use crate::net::Place;
+use crate::net::ProgramNamespace;
 use crate::program::{ManagedProcess, Program};
 use crate::{Setup, coordinator_launch, manifests, ready, real};
 
@@ -102,7 +102,7 @@ impl Cloud {
 
 /// A coordinator that is a small control plane of its own.
 async fn standalone(setup: &Setup, name: &str) -> Result<(u16, ManagedProcess)> {
-    let (port, launch) = coordinator_launch(setup, Place::Cloud, name)?;
+    let (port, launch) = coordinator_launch(setup, ProgramNamespace::Cloud, name)?;
     let roles = manifests::write(&setup.dir)?;
     let launch = launch.flag("profile", "standalone").flag("rbac-path", roles.display());
     let mut process = ManagedProcess::new(launch);

@@ -74,7 +74,7 @@ struct User {
 }
 
 /// Contents of `/debug/state.json`, as far as the story uses them.
-pub struct State(Value);
+pub struct HubState(Value);
 
 // === impl Election ===
 
@@ -241,8 +241,8 @@ impl Hub {
     ///
     /// # Errors
     /// The hub does not answer.
-    pub async fn state(&self) -> Result<State> {
-        Ok(State(self.health.get("/debug/state.json").await?))
+    pub async fn state(&self) -> Result<HubState> {
+        Ok(HubState(self.health.get("/debug/state.json").await?))
     }
 }
 
@@ -262,9 +262,9 @@ fn users_of(node: &str) -> [User; 2] {
     ]
 }
 
-// === impl State ===
+// === impl HubState ===
 
-impl State {
+impl HubState {
     /// True if the hub leads.
     pub fn leads(&self) -> bool {
         self.0["hubState"] == "LeaderHub"

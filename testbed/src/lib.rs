@@ -42,7 +42,7 @@ use yurt_runtime::TaskGroup;
 
 use api::Api;
 use identities::Identities;
-use net::{Net, Place};
+use net::{Net, ProgramNamespace};
 use program::{Launch, Program};
 use wait_for::wait_for;
 
@@ -87,7 +87,7 @@ pub fn runtime() -> Result<Runtime> {
 impl Setup {
     /// Puts a server that listens on `port` into its namespace, with its flag `--bind-address`, and makes it reachable
     /// here.
-    pub fn serve(&self, place: Place, port: u16, launch: Launch) -> Result<Launch> {
+    pub fn serve(&self, place: ProgramNamespace, port: u16, launch: Launch) -> Result<Launch> {
         let Some(net) = &self.net else {
             return Ok(launch.flag("bind-address", Ipv4Addr::LOCALHOST));
         };
@@ -98,7 +98,7 @@ impl Setup {
 }
 
 /// Launch of a coordinator with these certificates; the caller adds the profile.
-pub fn coordinator_launch(setup: &Setup, place: Place, name: &str) -> Result<(u16, Launch)> {
+pub fn coordinator_launch(setup: &Setup, place: ProgramNamespace, name: &str) -> Result<(u16, Launch)> {
     let port = ports::free()?;
     let (cert, key) = setup.identities.server(name)?;
     let launch = Launch::new(&setup.dir, name, setup.bin_dir.join("yurt-coordinator"))

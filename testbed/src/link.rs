@@ -76,7 +76,7 @@ pub struct Traffic {
 
 /// Direction of bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum FlowDirection {
     /// From the hub.
     Request,
     /// To the hub.
@@ -90,17 +90,17 @@ const PIECE_BYTES: usize = 512;
 // === impl Mode ===
 
 impl Mode {
-    fn holds(self, way: Way) -> bool {
+    fn holds(self, way: FlowDirection) -> bool {
         match self {
             Self::Blackhole => true,
-            Self::RequestsVanish => way == Way::Request,
-            Self::AnswersVanish => way == Way::Answer,
+            Self::RequestsVanish => way == FlowDirection::Request,
+            Self::AnswersVanish => way == FlowDirection::Answer,
             _ => false,
         }
     }
 
     /// The mode for packets. [`Mode::Cut`] is no condition: its packets are answered.
-    pub fn conditions(self, way: Way) -> LinkConditions {
+    pub fn conditions(self, way: FlowDirection) -> LinkConditions {
         let mut conditions = LinkConditions {
             is_silent: self.holds(way),
             delay: self.delay(),
@@ -108,7 +108,7 @@ impl Mode {
         };
         match self {
             Self::Slow(rate) => conditions.rate = Some(rate),
-            Self::Damaged if way == Way::Answer => conditions.damaged = 50,
+            Self::Damaged if way == FlowDirection::Answer => conditions.damaged = 50,
             Self::Lossy => conditions.lost = 200,
             Self::Reordered => conditions.overtaken = 250,
             Self::Doubled => conditions.doubled = 300,
@@ -243,7 +243,9 @@ async fn connection(near: TcpStream, far: Arc<[SocketAddr]>, mode: watch::Receiv
     let relay = async {
         let mut passing = mode.clone();
         // A connection needs both directions.
-        let opens = |mode: &Mode| *mode != Mode::Cut && !mode.holds(Way::Request) && !mode.holds(Way::Answer);
+        let opens = |mode: &Mode| {
+            *mode != Mode::Cut && !mode.holds(FlowDirection::Request) && !mode.holds(FlowDirection::Answer)
+        };
         if passing.wait_for(opens).await.is_err() {
             return;
         }
@@ -255,8 +257,8 @@ async fn connection(near: TcpStream, far: Arc<[SocketAddr]>, mode: watch::Receiv
         let _ = (near.set_nodelay(true), far.set_nodelay(true));
         let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
         tokio::select! {
-            () = pump(from_near, to_far, Way::Request, mode.clone(), |_| {}) => {}
-            () = pump(from_far, to_near, Way::Answer, mode.clone(), |count| counters.add_bytes(count)) => {}
+            () = pump(from_near, to_far, FlowDirection::Request, mode.clone(), |_| {}) => {}
+            () = pump(from_far, to_near, FlowDirection::Answer, mode.clone(), |count| counters.add_bytes(count)) => {}
         }
     };
     tokio::select! {
@@ -269,7 +271,7 @@ async fn connection(near: TcpStream, far: Arc<[SocketAddr]>, mode: watch::Receiv
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    way: Way,
+    way: FlowDirection,
     mut mode: watch::Receiver<Mode>,
     mut count: impl FnMut(usize),
 ) {
@@ -298,7 +300,7 @@ async fn pump(
                 Mode::Slow(rate) => {
                     tokio::time::sleep(Duration::from_secs_f64(piece.len() as f64 / f64::from(rate))).await;
                 }
-                Mode::Damaged if way == Way::Answer => piece[piece.len() / 2] ^= 0x20,
+                Mode::Damaged if way == FlowDirection::Answer => piece[piece.len() / 2] ^= 0x20,
                 _ => {}
             }
             if to.write_all(piece).await.is_err() {

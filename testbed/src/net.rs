@@ -39,7 +39,7 @@ pub struct Net {
 
 /// Namespace of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ProgramNamespace {
     /// The cloud's servers.
     Cloud,
     /// The coordinator.
@@ -75,10 +75,10 @@ impl Net {
     }
 
     /// Returns the namespace of a server.
-    pub fn namespace(&self, place: Place) -> &Namespace {
+    pub fn namespace(&self, place: ProgramNamespace) -> &Namespace {
         match place {
-            Place::Cloud => &self.cloud,
-            Place::Pool => &self.pool,
+            ProgramNamespace::Cloud => &self.cloud,
+            ProgramNamespace::Pool => &self.pool,
         }
     }
 
@@ -87,7 +87,7 @@ impl Net {
         let number = self.hubs.fetch_add(1, Ordering::Relaxed) + 1;
         let namespace = Namespace::new()?;
         let own = Ipv4Addr::new(10, 99, 1, number);
-        let virtual_link = |place: Place, far: Ipv4Addr, name: &str, port: u16| -> Result<Link> {
+        let virtual_link = |place: ProgramNamespace, far: Ipv4Addr, name: &str, port: u16| -> Result<Link> {
             let ends = [
                 Tun::open(&namespace, name, own, far)?,
                 Tun::open(self.namespace(place), &format!("hub{number}"), far, own)?,
@@ -95,15 +95,16 @@ impl Net {
             let (link, mode, counters) = Link::unconnected(SocketAddr::from((far, port)));
             // Every direction of every virtual link has random numbers of its own; `connect` distinguishes the directions by the
             // lowest bit.
-            let seed =
-                self.seed.wrapping_mul(1 << 16) ^ (u64::from(number) << 2) ^ (u64::from(place == Place::Pool) << 1);
+            let seed = self.seed.wrapping_mul(1 << 16)
+                ^ (u64::from(number) << 2)
+                ^ (u64::from(place == ProgramNamespace::Pool) << 1);
             virtual_link::connect(&self.tasks, ends, seed, &mode, &counters);
             Ok(link)
         };
-        let to_cloud =
-            virtual_link(Place::Cloud, CLOUD, "cloud", cloud_port).context("the virtual link to the cloud")?;
-        let to_pool =
-            virtual_link(Place::Pool, POOL, "pool", pool_port).context("the virtual link to the coordinator")?;
+        let to_cloud = virtual_link(ProgramNamespace::Cloud, CLOUD, "cloud", cloud_port)
+            .context("the virtual link to the cloud")?;
+        let to_pool = virtual_link(ProgramNamespace::Pool, POOL, "pool", pool_port)
+            .context("the virtual link to the coordinator")?;
         Ok(Site {
             namespace,
             cloud: to_cloud,

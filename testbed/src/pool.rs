@@ -13,7 +13,7 @@ use super::etcd::Etcd;
 use super::hub::{COLLECTIONS, Election, Hub};
 use super::sample::{self, NAMESPACE};
 use crate::api::{Api, Listing};
-use crate::net::Place;
+use crate::net::ProgramNamespace;
 use crate::program::ManagedProcess;
 use crate::wait_for::wait_for;
 use crate::{Setup, coordinator_launch, ready};
@@ -315,7 +315,7 @@ fn differences(served: &Listing, wanted: &Listing) -> String {
 
 impl Coordinator {
     fn new(setup: &Setup, name: &str, etcd: Option<&Etcd>) -> Result<Self> {
-        let (port, launch) = coordinator_launch(setup, Place::Pool, name)?;
+        let (port, launch) = coordinator_launch(setup, ProgramNamespace::Pool, name)?;
         let launch = launch
             .flag("profile", "pool")
             .flag("nodepool", sample::POOL)

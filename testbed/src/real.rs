@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::api::Api;
-use super::net::{self, Place};
+use super::net::{self, ProgramNamespace};
 use super::program::{Launch, ManagedProcess, Program};
 use super::{Setup, manifests, ports, ready};
 
@@ -73,7 +73,7 @@ pub fn etcd_launch(setup: &Setup, sync: Sync) -> Result<(u16, Launch)> {
         .flag("initial-cluster", format!("default={peer_url}"))
         .flag("unsafe-no-fsync", sync == Sync::Unsafe);
     let launch = match &setup.net {
-        Some(net) => launch.within(net.namespace(Place::Cloud)),
+        Some(net) => launch.within(net.namespace(ProgramNamespace::Cloud)),
         None => launch,
     };
     Ok((client, launch))
@@ -103,5 +103,5 @@ pub fn apiserver_launch(setup: &Setup, etcd_port: u16) -> Result<(u16, Launch)> 
         Some(_) => launch.flag("advertise-address", net::CLOUD),
         None => launch,
     };
-    Ok((port, setup.serve(Place::Cloud, port, launch)?))
+    Ok((port, setup.serve(ProgramNamespace::Cloud, port, launch)?))
 }

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let text: Vec<String> = totals.iter().map(|(what, count)| format!("{count} {what}")).collect();
     println!("\n{} ({watch})", text.join(", "));
-    if totals.contains_key(&Verdict::Failed) || totals.contains_key(&Verdict::Missing) {
+    if totals.contains_key(&CaseResult::Failed) || totals.contains_key(&CaseResult::Missing) {
         bail!("not every case is shown");
     }
     Ok(())
@@ -81,7 +81,7 @@ fn unlisted<'a>(cases: &Cases, claims: &'a [Claim]) -> Option<(&'a Claim, &'a st
 
 /// Result of one case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Verdict {
+enum CaseResult {
     Passed,
     NotRun,
     Excused,
@@ -89,7 +89,7 @@ enum Verdict {
     Missing,
 }
 
-impl std::fmt::Display for Verdict {
+impl std::fmt::Display for CaseResult {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Passed => "pass",
@@ -101,16 +101,16 @@ impl std::fmt::Display for Verdict {
     }
 }
 
-fn print_case(cases: &Cases, id: &str, title: &str, shown: &[(&Claim, Outcome)]) -> Verdict {
+fn print_case(cases: &Cases, id: &str, title: &str, shown: &[(&Claim, Outcome)]) -> CaseResult {
     if shown.is_empty() {
         return match cases.reasons.get(id) {
             Some(reason) => {
                 println!("{id:<6} {title}\n         - {reason}");
-                Verdict::Excused
+                CaseResult::Excused
             }
             None => {
                 println!("{id:<6} {title}\n         - no test");
-                Verdict::Missing
+                CaseResult::Missing
             }
         };
     }
@@ -120,10 +120,10 @@ fn print_case(cases: &Cases, id: &str, title: &str, shown: &[(&Claim, Outcome)])
     }
     let has = |wanted: Outcome| shown.iter().any(|(_, outcome)| *outcome == wanted);
     if has(Outcome::Failed) {
-        Verdict::Failed
+        CaseResult::Failed
     } else if has(Outcome::Passed) {
-        Verdict::Passed
+        CaseResult::Passed
     } else {
-        Verdict::NotRun
+        CaseResult::NotRun
     }
 }

@@ -8,7 +8,7 @@ use http::Method;
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 use yurt_testbed::api::Api;
-use yurt_testbed::client::{Client, Told, WATCH_SECONDS};
+use yurt_testbed::client::{Client, Received, WATCH_SECONDS};
 use yurt_testbed::link::Mode;
 use yurt_workspace::Stopwatch;
 
@@ -157,8 +157,8 @@ impl Informer {
         let api = Api::bearer(running.port, ca, &world.token, KUBE_PROXY)?;
         let turn = Arc::new(watch::Sender::new(0));
         let told = Arc::clone(&turn);
-        let record = move |what: Told<'_>| {
-            let Told::Event(event) = what else { return };
+        let record = move |what: Received<'_>| {
+            let Received::Event(event) = what else { return };
             let text = event["object"]["metadata"]["annotations"][TURN].as_str();
             if let Some(turn) = text.and_then(|text| text.parse().ok()) {
                 told.send_replace(turn);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use yurt_runtime::TaskGroup;
 use yurt_testbed::api::Api;
-use yurt_testbed::client::{Client, Told, WATCH_SECONDS};
+use yurt_testbed::client::{Client, Received, WATCH_SECONDS};
 
 use super::data::{self, Clients, EVENT, EVENTS};
 use super::fixture::{self, SLICES};
@@ -55,8 +55,8 @@ pub(super) async fn measure(environment: &Environment, notes: &mut Notes<'_>) ->
 /// Starts to copy changes; what is there already is the same on both sides.
 async fn copy(tasks: &TaskGroup, cloud: Api, pool: Api) -> Result<()> {
     let (send, mut changed) = mpsc::channel::<Value>(COPIES_MAX);
-    let record = move |told: Told<'_>| {
-        if let Told::Event(event) = told
+    let record = move |told: Received<'_>| {
+        if let Received::Event(event) = told
             && matches!(event["type"].as_str(), Some("ADDED" | "MODIFIED"))
         {
             // A change that finds no room is missing in the figures, which then fail.

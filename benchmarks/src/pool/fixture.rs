@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use yurt_testbed::api::Api;
-use yurt_testbed::client::{Client, Told, WATCH_SECONDS};
+use yurt_testbed::client::{Client, Received, WATCH_SECONDS};
 use yurt_testbed::cloud::Choice;
 use yurt_testbed::hub::Election;
 use yurt_testbed::pool::TestPool;
@@ -169,8 +169,8 @@ impl Arrivals {
     pub(super) async fn watch(tasks: &yurt_runtime::TaskGroup, api: Api, clock: Stopwatch) -> Result<Self> {
         let seen = Arc::new(watch::Sender::new(BTreeMap::new()));
         let told = Arc::clone(&seen);
-        let record = move |what: Told<'_>| {
-            if let Told::Event(event) = what
+        let record = move |what: Received<'_>| {
+            if let Received::Event(event) = what
                 && let Some(turn) = turn(event)
             {
                 told.send_modify(|seen| {
@@ -207,8 +207,8 @@ impl Holders {
     pub(super) async fn watch(pool: &TestPool) -> Result<Self> {
         let (clock, seen) = (Stopwatch::start(), Arc::new(watch::Sender::new(Vec::new())));
         let told = Arc::clone(&seen);
-        let record = move |what: Told<'_>| {
-            let Told::Event(event) = what else { return };
+        let record = move |what: Received<'_>| {
+            let Received::Event(event) = what else { return };
             let object = &event["object"];
             if object["metadata"]["name"] != "yurthub" {
                 return;

@@ -53,7 +53,7 @@ use yurt_workspace::programs::{self, Profile};
 use environment::Store;
 use faults::{Fault, Need};
 use report::{Report, Totals};
-use run::Outcome;
+use run::RunOutcome;
 
 /// Arguments of `cargo xtask chaos`.
 #[derive(clap::Args, Default)]
@@ -295,7 +295,7 @@ impl Args {
             let _ = tasks.shutdown(STOP_LIMIT).await;
             outcome
         });
-        let totals = outcome.as_ref().map(Outcome::totals).unwrap_or_default();
+        let totals = outcome.as_ref().map(RunOutcome::totals).unwrap_or_default();
         let told = outcome.and_then(|outcome| judge(&outcome, plan.lasts));
         if told.is_err() {
             dir.disable_cleanup(true);
@@ -343,7 +343,7 @@ fn probe_net() -> Result<()> {
 }
 
 /// Prints the results of one run; an error if a check failed.
-fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
+fn judge(outcome: &RunOutcome, lasted: Duration) -> Result<()> {
     let (verdict, rest) = (&outcome.verdict, outcome.rest.as_ref());
     println!(
         "{} changes in the cloud ({} not answered), {} clients, {} statements checked, {} whole states compared, \

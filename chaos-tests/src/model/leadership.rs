@@ -20,7 +20,7 @@ use stateright::{Model, Property};
 
 use crate::faults::{Fault, Struck};
 use server::Write;
-use state::{ALL_BODIES, Broken, EXPIRY, HOLD, HubId, Message, Observer, Place, Purpose, Server, Spent, State};
+use state::{ALL_BODIES, Broken, EXPIRY, HOLD, HubId, LogPosition, Message, Observer, Purpose, Server, Spent, State};
 
 /// Bounds of an exploration.
 #[derive(Clone, Copy, Debug)]
@@ -295,7 +295,7 @@ impl Leadership {
             Action::CloudMoves => state.cloud.position += 1,
             Action::CloudRollsBack => {
                 state.spent.rollbacks += 1;
-                state.cloud = Place {
+                state.cloud = LogPosition {
                     generation: state.cloud.generation + 1,
                     position: 1,
                 };
@@ -316,7 +316,7 @@ impl Model for Leadership {
             server: Server::new(0),
             hubs: vec![state::Hub::new(); usize::from(self.bounds.hubs)],
             wire: BTreeSet::new(),
-            cloud: Place {
+            cloud: LogPosition {
                 generation: 0,
                 position: 1,
             },

@@ -23,7 +23,7 @@ use yurt_collection::Recovered;
 use super::Ran;
 use crate::faults::{Fault, Struck};
 use crate::random::Random;
-use client::{Client, Place};
+use client::{Client, ReadServer};
 use cloud::{Cloud, SERVERS};
 use feeder::{Door, Feeder, Post};
 use hub::{Hub, Source, World};
@@ -89,7 +89,7 @@ impl Simulation {
     fn new(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let cloud = Cloud::new(&mut random);
-        let behind_hubs = (0..HUBS * CLIENTS).map(|index| Client::new(Place::Hub(index % HUBS)));
+        let behind_hubs = (0..HUBS * CLIENTS).map(|index| Client::new(ReadServer::Hub(index % HUBS)));
         let mut simulation = Self {
             setting,
             mutation,
@@ -104,7 +104,7 @@ impl Simulation {
             },
             feeders: Vec::new(),
             post: Post::rough(),
-            clients: behind_hubs.chain([Client::new(Place::Coordinator)]).collect(),
+            clients: behind_hubs.chain([Client::new(ReadServer::Coordinator)]).collect(),
             off: None,
             struck: Struck::default(),
             random,
@@ -293,7 +293,7 @@ impl Simulation {
     fn start_coordinator(&mut self, disk_lost: bool) {
         if let Some(pool) = &self.coordinator.pool {
             let position = pool.objects().read(yurt_collection::Collection::position);
-            self.cut_clients(Place::Coordinator, position);
+            self.cut_clients(ReadServer::Coordinator, position);
         }
         if disk_lost {
             self.coordinator.stores += 1;
@@ -314,7 +314,7 @@ impl Simulation {
     }
 
     fn kill_hub(&mut self, hub: usize, disk_lost: bool) {
-        self.cut_clients(Place::Hub(hub), self.hubs[hub].held.position());
+        self.cut_clients(ReadServer::Hub(hub), self.hubs[hub].held.position());
         self.hubs[hub].kill(disk_lost);
         self.feeders
             .iter_mut()
@@ -323,7 +323,7 @@ impl Simulation {
     }
 
     /// Kills the server at `place`, whose position is `position`, and cuts its clients.
-    fn cut_clients(&mut self, place: Place, position: ResourceVersion) {
+    fn cut_clients(&mut self, place: ReadServer, position: ResourceVersion) {
         let there = self.clients.iter_mut().filter(|client| client.place == place);
         there.for_each(|client| client.cut(position));
     }
@@ -332,9 +332,9 @@ impl Simulation {
         let client = &mut self.clients[client];
         let (random, mutation) = (&mut self.random, self.mutation);
         match client.place {
-            Place::Hub(hub) if !self.hubs[hub].is_served() => client.cut(self.hubs[hub].held.position()),
-            Place::Hub(hub) => client.read(&self.hubs[hub].held, max, cut, mutation, random),
-            Place::Coordinator => match self.coordinator.pool.as_ref().filter(|pool| pool.is_served()) {
+            ReadServer::Hub(hub) if !self.hubs[hub].is_served() => client.cut(self.hubs[hub].held.position()),
+            ReadServer::Hub(hub) => client.read(&self.hubs[hub].held, max, cut, mutation, random),
+            ReadServer::Coordinator => match self.coordinator.pool.as_ref().filter(|pool| pool.is_served()) {
                 Some(pool) => pool
                     .objects()
                     .read(|held| client.read(held, max, cut, mutation, random)),
@@ -366,7 +366,7 @@ impl Simulation {
                 self.read(client, 16, false);
             }
             let is_there = |(index, hub): (usize, &Hub)| off == Some(index) || hub.held.position() == head;
-            let is_off = |client: &Client| off.is_some_and(|off| client.place == Place::Hub(off));
+            let is_off = |client: &Client| off.is_some_and(|off| client.place == ReadServer::Hub(off));
             let rests = |client: &Client| is_off(client) || client.rests_at(head);
             let pool = self.coordinator.pool.as_ref();
             let is_fed = pool.is_some_and(|pool| pool.objects().read(|held| held.position() == head));
@@ -387,7 +387,7 @@ impl Simulation {
         let mut operations = 0;
         for client in &self.clients {
             let lists_max = match (self.setting.relists, client.place) {
-                (Relists::Anywhere, _) | (Relists::AtCoordinator, Place::Coordinator) => u32::MAX,
+                (Relists::Anywhere, _) | (Relists::AtCoordinator, ReadServer::Coordinator) => u32::MAX,
                 (Relists::AtCoordinator, _) => 1 + client.excused,
                 (Relists::Never, _) => 1,
             };
@@ -471,7 +471,7 @@ mod tests {
 
     #[test]
     fn relists_are_noticed() {
-        for mutation in [Mutation::SnapshotWithoutHistory, Mutation::NoDetour] {
+        for mutation in [Mutation::SnapshotWithoutHistory, Mutation::NoFallback] {
             let setting = SETTINGS[mutation.strikes_in()].1;
             assert!(first_violation(setting, Some(mutation), 20).is_some(), "{mutation:?}");
         }

@@ -17,7 +17,7 @@ const TOLD_MAX: usize = 5;
 
 /// A list or event that a client received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum HistoryItem {
     /// A whole list at this RV: keys and RVs.
     List(u64, BTreeMap<String, u64>),
     /// A watch from this RV began.
@@ -45,7 +45,7 @@ pub enum Seen {
 }
 
 /// Everything one client received, in order.
-pub type History = Vec<Seen>;
+pub type History = Vec<HistoryItem>;
 
 /// States of the cloud, by key: RV and mark of each state, `None` for a deletion.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ const UNKNOWN: &str = "?";
 
 /// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct CheckResult {
     /// Statements that were checked.
     pub checked: u64,
     /// Whole states compared at bookmarks.
@@ -77,7 +77,7 @@ pub(crate) struct Replay<'a> {
     pub(crate) position: u64,
     pub(crate) held: BTreeMap<String, u64>,
     lists: u32,
-    verdict: Verdict,
+    verdict: CheckResult,
     untold: usize,
     /// True if held objects may be of another history, until a list or a bookmark gives the whole state.
     is_between: bool,
@@ -93,12 +93,12 @@ impl Truth {
     /// The history that the witness recorded. It starts before the traffic begins: no object in its first list has a
     /// mark.
     #[must_use]
-    pub fn of(witness: &[Seen]) -> Self {
+    pub fn of(witness: &[HistoryItem]) -> Self {
         let mut truth = Self::default();
         let mut position = None;
         for seen in witness {
             match seen {
-                Seen::List(version, objects) => match position {
+                HistoryItem::List(version, objects) => match position {
                     None => {
                         truth.from = *version;
                         for (key, version) in objects {
@@ -107,14 +107,14 @@ impl Truth {
                     }
                     Some(position) => truth.jump(position, *version, objects),
                 },
-                Seen::Put { key, version, mark } => truth.add(key, *version, Some(mark.clone())),
-                Seen::Gone { key, version } => truth.add(key, *version, None),
-                Seen::Watch(_) | Seen::Bookmark(_) | Seen::Error(_) => {}
+                HistoryItem::Put { key, version, mark } => truth.add(key, *version, Some(mark.clone())),
+                HistoryItem::Gone { key, version } => truth.add(key, *version, None),
+                HistoryItem::Watch(_) | HistoryItem::Bookmark(_) | HistoryItem::Error(_) => {}
             }
-            if let Seen::List(version, _)
-            | Seen::Bookmark(version)
-            | Seen::Put { version, .. }
-            | Seen::Gone { version, .. } = seen
+            if let HistoryItem::List(version, _)
+            | HistoryItem::Bookmark(version)
+            | HistoryItem::Put { version, .. }
+            | HistoryItem::Gone { version, .. } = seen
             {
                 position = Some(*version);
             }
@@ -156,10 +156,10 @@ impl Truth {
     ///
     /// # Errors
     /// An object that this cloud never had.
-    pub fn restored(&self, witness: &[Seen]) -> Result<Self, String> {
+    pub fn restored(&self, witness: &[HistoryItem]) -> Result<Self, String> {
         let mut restored = Self::of(witness);
         for objects in witness.iter().filter_map(|seen| match seen {
-            Seen::List(_, objects) => Some(objects),
+            HistoryItem::List(_, objects) => Some(objects),
             _ => None,
         }) {
             for (key, version) in objects {
@@ -206,9 +206,9 @@ impl Truth {
     }
 }
 
-// === impl Verdict ===
+// === impl CheckResult ===
 
-impl Verdict {
+impl CheckResult {
     pub(crate) fn require(&mut self, holds: bool, violation: impl FnOnce() -> String) {
         self.checked += 1;
         if !holds && self.violations.len() < TOLD_MAX {
@@ -226,13 +226,13 @@ impl Verdict {
 
 /// The last list or event of a history.
 #[must_use]
-pub fn last_received(history: &[Seen]) -> Option<&Seen> {
-    history.iter().rfind(|seen| !matches!(seen, Seen::Watch(_)))
+pub fn last_received(history: &[HistoryItem]) -> Option<&HistoryItem> {
+    history.iter().rfind(|seen| !matches!(seen, HistoryItem::Watch(_)))
 }
 
 /// Checks one client's history, with at most `lists_max` lists.
 #[must_use]
-pub fn check(history: &[Seen], truth: &Truth, lists_max: u32) -> Verdict {
+pub fn check(history: &[HistoryItem], truth: &Truth, lists_max: u32) -> CheckResult {
     let mut replay = Replay::new(truth);
     for seen in history {
         replay.step(seen);
@@ -250,7 +250,7 @@ impl<'a> Replay<'a> {
             position: 0,
             held: BTreeMap::new(),
             lists: 0,
-            verdict: Verdict::default(),
+            verdict: CheckResult::default(),
             untold: 0,
             is_between: false,
             is_told_all: false,
@@ -279,7 +279,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Returns the result.
-    pub(crate) fn end(mut self, lists_max: u32) -> Verdict {
+    pub(crate) fn end(mut self, lists_max: u32) -> CheckResult {
         let lists = self.lists;
         self.require(lists <= lists_max, || format!("listed {lists} times"));
         if self.untold > 0 {
@@ -308,15 +308,15 @@ impl<'a> Replay<'a> {
         self.position = version;
     }
 
-    pub(crate) fn step(&mut self, seen: &Seen) {
+    pub(crate) fn step(&mut self, seen: &HistoryItem) {
         match seen {
-            Seen::List(version, objects) => self.list(*version, objects),
-            Seen::Put { key, version, mark } => self.put(key, *version, mark),
-            Seen::Gone { key, version } => self.gone(key, *version),
-            Seen::Bookmark(version) => self.bookmark(*version),
-            Seen::Watch(_) => {}
+            HistoryItem::List(version, objects) => self.list(*version, objects),
+            HistoryItem::Put { key, version, mark } => self.put(key, *version, mark),
+            HistoryItem::Gone { key, version } => self.gone(key, *version),
+            HistoryItem::Bookmark(version) => self.bookmark(*version),
+            HistoryItem::Watch(_) => {}
             // The stream ends or the client lists again, which is counted there.
-            Seen::Error(code) => self.require(matches!(code, 410 | 500 | 503 | 504), || format!("ERROR {code}")),
+            HistoryItem::Error(code) => self.require(matches!(code, 410 | 500 | 503 | 504), || format!("ERROR {code}")),
         }
     }
 
@@ -415,11 +415,11 @@ mod tests {
         Truth::of(&witness)
     }
 
-    fn violations(history: &[Seen]) -> Vec<String> {
+    fn violations(history: &[HistoryItem]) -> Vec<String> {
         check(history, &truth(), 1).violations
     }
 
-    const START: fn() -> Seen = || list(10, &[("a", 5), ("b", 6)]);
+    const START: fn() -> HistoryItem = || list(10, &[("a", 5), ("b", 6)]);
 
     #[test]
     fn histories_an_informer_may_see_pass() {
@@ -427,17 +427,17 @@ mod tests {
             START(),
             put("a", 12, "1"),
             gone("a", 14),
-            Seen::Bookmark(15),
+            HistoryItem::Bookmark(15),
             put("a", 20, "2"),
         ];
         assert_eq!(violations(&exact), [""; 0]);
-        let conflated = [START(), gone("a", 10), put("a", 20, "2"), Seen::Bookmark(21)];
+        let conflated = [START(), gone("a", 10), put("a", 20, "2"), HistoryItem::Bookmark(21)];
         assert_eq!(violations(&conflated), [""; 0]);
     }
 
     #[test]
     fn each_kind_of_lie_is_noticed() {
-        let lies: [(&str, Vec<Seen>); 11] = [
+        let lies: [(&str, Vec<HistoryItem>); 11] = [
             ("back", vec![START(), put("a", 12, "1"), gone("none", 11)]),
             ("forged", vec![START(), put("a", 12, "9")]),
             ("never there", vec![START(), put("ghost", 12, "")]),
@@ -448,11 +448,14 @@ mod tests {
             ("renumbered", vec![START(), put("a", 13, "")]),
             ("risen", vec![START(), put("a", 16, "1")]),
             ("false deletion", vec![START(), gone("b", 12)]),
-            ("lost deletion", vec![START(), put("a", 12, "1"), Seen::Bookmark(15)]),
-            ("lost last state", vec![START(), Seen::Bookmark(13)]),
+            (
+                "lost deletion",
+                vec![START(), put("a", 12, "1"), HistoryItem::Bookmark(15)],
+            ),
+            ("lost last state", vec![START(), HistoryItem::Bookmark(13)]),
             (
                 "lost creation",
-                vec![START(), put("a", 12, "1"), gone("a", 14), Seen::Bookmark(21)],
+                vec![START(), put("a", 12, "1"), gone("a", 14), HistoryItem::Bookmark(21)],
             ),
             ("relist", vec![START(), START()]),
         ];
@@ -473,19 +476,19 @@ mod tests {
         ];
         let truth = Truth::of(&witness);
         assert_eq!(truth.gaps(), 1);
-        let found = |later: &[Seen]| {
-            let told: Vec<Seen> = witness[..3].iter().chain(later).cloned().collect();
+        let found = |later: &[HistoryItem]| {
+            let told: Vec<HistoryItem> = witness[..3].iter().chain(later).cloned().collect();
             check(&told, &truth, 1).violations
         };
         let end = [
             put("c", 25, "2"),
-            Seen::Bookmark(30),
+            HistoryItem::Bookmark(30),
             put("c", 31, "3"),
-            Seen::Bookmark(31),
+            HistoryItem::Bookmark(31),
         ];
         let fine = [put("a", 16, "x"), gone("a", 18), put("a", 20, "2"), gone("c", 22)];
         assert_eq!(found(&[&fine[..], &end].concat()), [""; 0]);
-        let lies: [(&str, Vec<Seen>); 4] = [
+        let lies: [(&str, Vec<HistoryItem>); 4] = [
             ("false deletion", vec![gone("b", 22), put("a", 20, "2")]),
             ("lost last state", vec![put("a", 16, "x")]),
             ("lost creation", vec![]),

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Seen, Truth, Verdict};
+use super::history::{CheckResult, HistoryItem, Truth};
 
 /// Replays the history of one client with filters.
 struct Replay<'a, F> {
@@ -31,13 +31,13 @@ struct Replay<'a, F> {
     told: BTreeSet<String>,
     tells_all: bool,
     lists: u32,
-    verdict: Verdict,
+    verdict: CheckResult,
 }
 
 /// Checks the history of one client with filters, with at most `lists_max` lists. `may_hide` is true for the keys of
 /// objects that its filters hide at times.
 #[must_use]
-pub fn check(history: &[Seen], truth: &Truth, may_hide: impl Fn(&str) -> bool, lists_max: u32) -> Verdict {
+pub fn check(history: &[HistoryItem], truth: &Truth, may_hide: impl Fn(&str) -> bool, lists_max: u32) -> CheckResult {
     let mut replay = Replay {
         truth,
         may_hide,
@@ -48,7 +48,7 @@ pub fn check(history: &[Seen], truth: &Truth, may_hide: impl Fn(&str) -> bool, l
         told: BTreeSet::new(),
         tells_all: false,
         lists: 0,
-        verdict: Verdict::default(),
+        verdict: CheckResult::default(),
     };
     for seen in history {
         replay.step(seen);
@@ -63,18 +63,18 @@ pub fn check(history: &[Seen], truth: &Truth, may_hide: impl Fn(&str) -> bool, l
 // === impl Replay ===
 
 impl<F: Fn(&str) -> bool> Replay<'_, F> {
-    fn step(&mut self, seen: &Seen) {
+    fn step(&mut self, seen: &HistoryItem) {
         match seen {
-            Seen::List(version, objects) => self.list(*version, objects),
-            Seen::Watch(from) => {
+            HistoryItem::List(version, objects) => self.list(*version, objects),
+            HistoryItem::Watch(from) => {
                 (self.began, self.position) = (*from, 0);
                 (self.tells_all, self.is_settled) = (false, false);
                 self.told.clear();
             }
-            Seen::Put { key, version, mark } => self.put(key, *version, mark),
-            Seen::Gone { key, version } => self.gone(key, *version),
-            Seen::Bookmark(version) => self.bookmark(*version),
-            Seen::Error(code) => {
+            HistoryItem::Put { key, version, mark } => self.put(key, *version, mark),
+            HistoryItem::Gone { key, version } => self.gone(key, *version),
+            HistoryItem::Bookmark(version) => self.bookmark(*version),
+            HistoryItem::Error(code) => {
                 let is_known = matches!(code, 410 | 500 | 503 | 504);
                 self.verdict.require(is_known, || format!("ERROR {code}"));
             }
@@ -178,9 +178,9 @@ mod tests {
         Truth::of(&witness)
     }
 
-    fn violations(later: &[Seen]) -> Vec<String> {
-        let start = [list(10, &[("a", 5), ("b", 6), ("h", 7)]), Seen::Watch(10)];
-        let history: Vec<Seen> = start.iter().chain(later).cloned().collect();
+    fn violations(later: &[HistoryItem]) -> Vec<String> {
+        let start = [list(10, &[("a", 5), ("b", 6), ("h", 7)]), HistoryItem::Watch(10)];
+        let history: Vec<HistoryItem> = start.iter().chain(later).cloned().collect();
         check(&history, &truth(), |key| key == "h", 9).violations
     }
 
@@ -193,18 +193,18 @@ mod tests {
             gone("h", 13),
             gone("a", 14),
             put("h", 16, ""),
-            Seen::Bookmark(16),
+            HistoryItem::Bookmark(16),
         ];
         assert_eq!(violations(&revised), [""; 0]);
         let mut resumed = revised.to_vec();
         resumed.extend([
-            Seen::Watch(16),
+            HistoryItem::Watch(16),
             gone("a", 14),
             // Everything comes in any order.
             put("h", 16, ""),
             put("b", 15, ""),
             put("a", 20, "2"),
-            Seen::Bookmark(21),
+            HistoryItem::Bookmark(21),
         ]);
         assert_eq!(violations(&resumed), [""; 0]);
     }
@@ -217,45 +217,48 @@ mod tests {
 
     #[test]
     fn each_kind_of_lie_is_noticed() {
-        let lies: [(&str, Vec<Seen>); 12] = [
+        let lies: [(&str, Vec<HistoryItem>); 12] = [
             (
                 "back in one watch",
-                vec![put("b", 13, ""), put("a", 12, "1"), Seen::Bookmark(13)],
+                vec![put("b", 13, ""), put("a", 12, "1"), HistoryItem::Bookmark(13)],
             ),
             (
                 "back after a bookmark",
-                vec![put("a", 12, "1"), Seen::Bookmark(13), put("b", 12, "")],
+                vec![put("a", 12, "1"), HistoryItem::Bookmark(13), put("b", 12, "")],
             ),
             ("forged", vec![put("a", 12, "9")]),
             ("revised to an old state", vec![put("a", 13, "")]),
             ("risen", vec![put("a", 16, "1")]),
             ("hidden without a cause", vec![gone("b", 12)]),
-            ("lost last state", vec![Seen::Bookmark(13)]),
-            ("lost deletion", vec![put("a", 12, "1"), Seen::Bookmark(15)]),
+            ("lost last state", vec![HistoryItem::Bookmark(13)]),
+            ("lost deletion", vec![put("a", 12, "1"), HistoryItem::Bookmark(15)]),
             (
                 "lost deletion, after everything came again",
                 vec![
                     put("a", 12, "1"),
-                    Seen::Watch(13),
+                    HistoryItem::Watch(13),
                     put("b", 6, ""),
                     put("h", 7, ""),
                     put("a", 12, "1"),
-                    Seen::Bookmark(15),
+                    HistoryItem::Bookmark(15),
                 ],
             ),
             (
                 "a part of everything",
                 vec![
                     put("a", 12, "1"),
-                    Seen::Bookmark(13),
-                    Seen::Watch(13),
+                    HistoryItem::Bookmark(13),
+                    HistoryItem::Watch(13),
                     put("b", 6, ""),
                     put("a", 12, "1"),
-                    Seen::Bookmark(13),
+                    HistoryItem::Bookmark(13),
                 ],
             ),
             ("a list without a living object", vec![list(12, &[("a", 12), ("h", 7)])]),
-            ("a bookmark that goes back", vec![put("a", 12, "1"), Seen::Bookmark(11)]),
+            (
+                "a bookmark that goes back",
+                vec![put("a", 12, "1"), HistoryItem::Bookmark(11)],
+            ),
         ];
         for (name, lie) in lies {
             assert!(!violations(&lie).is_empty(), "{name}");

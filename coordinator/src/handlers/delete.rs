@@ -14,7 +14,7 @@ use yurt_storage::serve;
 use super::{list, watch};
 use crate::admission;
 use crate::app::App;
-use crate::registry::own::{Change, Current, Intent, Outcome};
+use crate::registry::own::{Change, ChangeOutcome, Current, Intent};
 use crate::registry::{Resource, namespaces};
 use crate::request::Call;
 
@@ -32,14 +32,14 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         delete(&call.app, &call.resource, &call.key(), &options, &intent, &judge(call)).await?
     };
     match outcome {
-        Outcome::Deleted(object) if !call.resource.kind.delete_returns_object => {
+        ChangeOutcome::Deleted(object) if !call.resource.kind.delete_returns_object => {
             let resource = call.resource.kind.group_resource();
             let status = Status::success_deleted(&resource, object.name(), object.uid());
             let content_type = HeaderValue::from_static(negotiated.format.content_type());
             let body = negotiated.status(&status);
             Ok(web::respond(StatusCode::OK, content_type, web::full(body)))
         }
-        Outcome::Deleted(object) | Outcome::Changed(object) | Outcome::Unchanged(object) => {
+        ChangeOutcome::Deleted(object) | ChangeOutcome::Changed(object) | ChangeOutcome::Unchanged(object) => {
             call.object(StatusCode::OK, &object, negotiated)
         }
     }
@@ -94,7 +94,7 @@ pub(crate) async fn delete(
     options: &DeleteOptions,
     intent: &Intent,
     judge: &(dyn Fn(&Object) -> Result<(), Status> + Sync),
-) -> Result<Outcome, Status> {
+) -> Result<ChangeOutcome, Status> {
     let is_conditional = options.preconditions.resource_version.is_some();
     let now = Time::from_unix(app.clock.unix().secs);
     let mut ends = false;
@@ -114,7 +114,9 @@ pub(crate) async fn delete(
     };
     let outcome = app.own.update(resource, key, intent, change).await?;
     let marked = match &outcome {
-        Outcome::Changed(object) | Outcome::Unchanged(object) if ends && !intent.dry_run => object.uid().to_owned(),
+        ChangeOutcome::Changed(object) | ChangeOutcome::Unchanged(object) if ends && !intent.dry_run => {
+            object.uid().to_owned()
+        }
         _ => return Ok(outcome),
     };
     // Watchers have seen that it is ending. The second step deletes it, if it is still the same object.
@@ -222,7 +224,7 @@ pub(crate) fn check_preconditions(
 }
 
 /// Marks a namespace; it is deleted once it is empty.
-async fn delete_namespace(call: &Call, options: &DeleteOptions, intent: &Intent) -> Result<Outcome, Status> {
+async fn delete_namespace(call: &Call, options: &DeleteOptions, intent: &Intent) -> Result<ChangeOutcome, Status> {
     let (resource, name) = (call.resource.kind.group_resource(), call.name());
     if namespaces::IMMORTAL.contains(&name) {
         let why = "this namespace may not be deleted";

@@ -10,7 +10,7 @@ use yurt_runtime::http::Body;
 use super::{check_version, create, reading, version_in};
 use crate::admission;
 use crate::registry::Resource;
-use crate::registry::own::{Change, Intent, Outcome};
+use crate::registry::own::{Change, ChangeOutcome, Intent};
 use crate::registry::prepare::{self, Account, Part};
 use crate::request::Call;
 
@@ -110,9 +110,9 @@ async fn update(body: &mut Wanted<'_>, account: Account<'_>, intent: &Intent) ->
 
 /// The answer to an update. An update that removed the last finalizer, and so deleted the object, shows the RV of the state
 /// it was based on.
-pub(super) fn written(outcome: Outcome, based_on: ResourceVersion) -> Object {
+pub(super) fn written(outcome: ChangeOutcome, based_on: ResourceVersion) -> Object {
     match outcome {
-        Outcome::Deleted(last) => last.with_resource_version(based_on),
+        ChangeOutcome::Deleted(last) => last.with_resource_version(based_on),
         other => other.into_object(),
     }
 }

@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ObjectKey, Status};
-use yurt_pool_protocol::feed::report::{Report, Verdict};
+use yurt_pool_protocol::feed::report::{Report, ReportVerdict};
 use yurt_pool_protocol::feed::status::Bar;
 use yurt_pool_protocol::feed::{OpenReport, PoolStatus};
 use yurt_pool_protocol::guard::{Caller, node_of};
@@ -59,8 +59,8 @@ impl Vote {
             reason: report.reason,
         };
         Ok(match report.verdict {
-            Verdict::Forged => Self::Forged(finding),
-            Verdict::Honest => Self::Honest {
+            ReportVerdict::Forged => Self::Forged(finding),
+            ReportVerdict::Honest => Self::Honest {
                 accuser: report.accuser,
                 finding,
             },

@@ -81,7 +81,7 @@ pub(crate) enum Change {
 
 /// Result of a change.
 #[derive(Clone, Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum ChangeOutcome {
     /// Nothing was written; the present object.
     Unchanged(Object),
     /// The new state.
@@ -244,7 +244,7 @@ impl OwnStore {
         key: &ObjectKey,
         intent: &Intent,
         mut change: impl FnMut(&Current) -> Result<Change, Status>,
-    ) -> Result<Outcome, Status> {
+    ) -> Result<ChangeOutcome, Status> {
         let group_resource = resource.kind.group_resource();
         // A write proves that it was based on the present state; a refusal, or an unchanged object, has to be checked
         // twice.
@@ -275,7 +275,7 @@ impl OwnStore {
                 Change::Keep => false,
             };
             match self.try_change(resource, &current, change, intent).await {
-                Ok(Outcome::Unchanged(_)) if !is_current => {
+                Ok(ChangeOutcome::Unchanged(_)) if !is_current => {
                     self.catch_up(resource).await?;
                     is_current = true;
                 }
@@ -303,10 +303,10 @@ impl OwnStore {
         current: &Current,
         change: Change,
         intent: &Intent,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<ChangeOutcome, Failure> {
         let expect = Expect::At(current.resource_version());
         let (old, key): (Option<&Object>, _) = (Some(current), current.key());
-        let unchanged = || Outcome::Unchanged(Object::clone(current));
+        let unchanged = || ChangeOutcome::Unchanged(Object::clone(current));
         match change {
             Change::Keep => Ok(unchanged()),
             Change::Put { new, is_conditional } => {
@@ -331,7 +331,7 @@ impl OwnStore {
                     action,
                     is_conditional,
                 };
-                Ok(Outcome::Changed(match self.write(write, intent).await? {
+                Ok(ChangeOutcome::Changed(match self.write(write, intent).await? {
                     Some(rv) => published(resource, new, rv),
                     // The result of a dry run: readers have the old state, at this very RV.
                     None => new.with_resource_version(current.resource_version()),
@@ -354,7 +354,7 @@ impl OwnStore {
                     is_conditional,
                 };
                 let rv = self.write(write, intent).await?.unwrap_or(current.resource_version());
-                Ok(Outcome::Deleted(last.with_resource_version(rv)))
+                Ok(ChangeOutcome::Deleted(last.with_resource_version(rv)))
             }
         }
     }
@@ -387,9 +387,9 @@ impl OwnStore {
     }
 }
 
-// === impl Outcome ===
+// === impl ChangeOutcome ===
 
-impl Outcome {
+impl ChangeOutcome {
     /// The object after the change, or its last state.
     pub(crate) fn into_object(self) -> Object {
         match self {

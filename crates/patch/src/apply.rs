@@ -31,7 +31,7 @@ use serde_json::Value;
 
 use conflict::Conflicts;
 use managers::{Manager, Managers, Operation, Owned};
-use owners::Target;
+use owners::ApplyTarget;
 use set::FieldSet;
 use types::Type;
 
@@ -240,8 +240,8 @@ impl Write<'_> {
         Manager::new(manager, operation, &self.kind.api_version(), self.subresource)
     }
 
-    fn target(&self) -> Target<'_> {
-        Target {
+    fn target(&self) -> ApplyTarget<'_> {
+        ApplyTarget {
             ty: Type::of(self.kind, self.schema),
             version: self.kind.api_version(),
             ignored: FieldSet::of_names(self.ignored),

@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use super::source::Source;
 
-/// Failures of the cloud in a row after which it cannot serve as a detour.
+/// Failures of the cloud in a row after which there is no fallback to it.
 const FAILURES_MAX: u32 = 3;
 
-/// Source and detour that a replica should use.
+/// Source and fallback that a replica should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The source.
     pub source: Source,
-    /// Pause before a detour to the cloud; `None` while the cloud does not answer.
-    pub detour: Option<Duration>,
+    /// Pause before a fallback to the cloud; `None` while the cloud does not answer.
+    pub fallback: Option<Duration>,
 }
 
 /// Start of a stream.
@@ -56,7 +56,7 @@ pub enum CloudFallback {
 impl CloudFallback {
     /// Returns the source to open and the start of its stream. `at_cloud` is true if a stream of the cloud is up.
     pub fn next(&mut self, wanted: Wanted, at_cloud: bool) -> (Source, Begin) {
-        let may_go_on = wanted.source == Source::Coordinator && wanted.detour.is_some();
+        let may_go_on = wanted.source == Source::Coordinator && wanted.fallback.is_some();
         match *self {
             Self::Taken { .. } if may_go_on && at_cloud => (Source::Coordinator, Begin::ResumeOnly),
             Self::Taken { .. } if may_go_on => (Source::Cloud, Begin::ResumeOnly),
@@ -70,9 +70,9 @@ impl CloudFallback {
     }
 
     /// Records that `source` cannot resume at the replica's position. `has_copy` is true if readers may depend on the
-    /// replica. Returns true if a detour begins.
+    /// replica. Returns true if a fallback begins.
     pub fn expired(&mut self, source: Source, wanted: Wanted, has_copy: bool) -> bool {
-        let may_begin = source == Source::Coordinator && wanted.detour.is_some() && has_copy;
+        let may_begin = source == Source::Coordinator && wanted.fallback.is_some() && has_copy;
         match *self {
             // The hub tries the coordinator again at a later position.
             Self::Taken { .. } if source == Source::Coordinator => false,
@@ -121,83 +121,83 @@ mod tests {
 
     const WANTED: Wanted = Wanted {
         source: Source::Coordinator,
-        detour: Some(Duration::ZERO),
+        fallback: Some(Duration::ZERO),
     };
     const CLOUD_AWAY: Wanted = Wanted {
         source: Source::Coordinator,
-        detour: None,
+        fallback: None,
     };
 
-    fn on_detour() -> CloudFallback {
-        let mut detour = CloudFallback::None;
-        assert!(detour.expired(Source::Coordinator, WANTED, true));
-        detour
+    fn in_fallback() -> CloudFallback {
+        let mut fallback = CloudFallback::None;
+        assert!(fallback.expired(Source::Coordinator, WANTED, true));
+        fallback
     }
 
     #[test]
     fn cloud_leads_on_where_the_coordinator_does_not_until_it_does() {
-        let mut detour = on_detour();
-        assert_eq!(detour.next(WANTED, false), (Source::Cloud, Begin::ResumeOnly));
-        detour.confirmed(Source::Cloud);
-        assert_eq!(detour.next(WANTED, true), (Source::Coordinator, Begin::ResumeOnly));
+        let mut fallback = in_fallback();
+        assert_eq!(fallback.next(WANTED, false), (Source::Cloud, Begin::ResumeOnly));
+        fallback.confirmed(Source::Cloud);
+        assert_eq!(fallback.next(WANTED, true), (Source::Coordinator, Begin::ResumeOnly));
         // The replica's position is still too low.
-        assert!(!detour.expired(Source::Coordinator, WANTED, true));
-        assert_eq!(detour.next(WANTED, true), (Source::Coordinator, Begin::ResumeOnly));
-        detour.confirmed(Source::Coordinator);
-        assert_eq!(detour.next(WANTED, false), (Source::Coordinator, Begin::Resume));
+        assert!(!fallback.expired(Source::Coordinator, WANTED, true));
+        assert_eq!(fallback.next(WANTED, true), (Source::Coordinator, Begin::ResumeOnly));
+        fallback.confirmed(Source::Coordinator);
+        assert_eq!(fallback.next(WANTED, false), (Source::Coordinator, Begin::Resume));
     }
 
     #[test]
     fn where_the_cloud_does_not_lead_on_either_the_coordinator_is_listed() {
-        let mut detour = on_detour();
-        detour.expired(Source::Cloud, WANTED, true);
-        assert_eq!(detour.next(WANTED, false), (Source::Coordinator, Begin::List));
+        let mut fallback = in_fallback();
+        fallback.expired(Source::Cloud, WANTED, true);
+        assert_eq!(fallback.next(WANTED, false), (Source::Coordinator, Begin::List));
         // Once per break.
-        assert!(!detour.expired(Source::Coordinator, WANTED, true));
-        assert_eq!(detour.next(WANTED, false), (Source::Coordinator, Begin::List));
-        detour.confirmed(Source::Coordinator);
-        assert!(detour.expired(Source::Coordinator, WANTED, true));
+        assert!(!fallback.expired(Source::Coordinator, WANTED, true));
+        assert_eq!(fallback.next(WANTED, false), (Source::Coordinator, Begin::List));
+        fallback.confirmed(Source::Coordinator);
+        assert!(fallback.expired(Source::Coordinator, WANTED, true));
     }
 
     #[test]
     fn cloud_that_fails_again_and_again_is_no_way() {
-        let mut detour = on_detour();
+        let mut fallback = in_fallback();
         for _ in 1..FAILURES_MAX {
-            detour.failed(Source::Cloud);
-            assert_eq!(detour.next(WANTED, false), (Source::Cloud, Begin::ResumeOnly));
+            fallback.failed(Source::Cloud);
+            assert_eq!(fallback.next(WANTED, false), (Source::Cloud, Begin::ResumeOnly));
         }
-        detour.failed(Source::Coordinator);
-        assert_eq!(detour.next(WANTED, false), (Source::Cloud, Begin::ResumeOnly));
-        detour.failed(Source::Cloud);
-        assert_eq!(detour.next(WANTED, false), (Source::Coordinator, Begin::List));
+        fallback.failed(Source::Coordinator);
+        assert_eq!(fallback.next(WANTED, false), (Source::Cloud, Begin::ResumeOnly));
+        fallback.failed(Source::Cloud);
+        assert_eq!(fallback.next(WANTED, false), (Source::Coordinator, Begin::List));
     }
 
     #[test]
-    fn no_detour_without_a_copy_nor_without_the_cloud_nor_for_another_history() {
+    fn no_fallback_without_a_copy_nor_without_the_cloud_nor_for_another_history() {
         for (wanted, has_copy) in [(CLOUD_AWAY, true), (WANTED, false)] {
-            let mut detour = CloudFallback::None;
-            assert!(!detour.expired(Source::Coordinator, wanted, has_copy));
-            assert_eq!(detour.next(wanted, false), (Source::Coordinator, Begin::List));
+            let mut fallback = CloudFallback::None;
+            assert!(!fallback.expired(Source::Coordinator, wanted, has_copy));
+            assert_eq!(fallback.next(wanted, false), (Source::Coordinator, Begin::List));
         }
-        let mut detour = CloudFallback::None;
-        detour.contradicted(Source::Coordinator);
-        assert_eq!(detour.next(WANTED, false), (Source::Coordinator, Begin::List));
+        let mut fallback = CloudFallback::None;
+        fallback.contradicted(Source::Coordinator);
+        assert_eq!(fallback.next(WANTED, false), (Source::Coordinator, Begin::List));
     }
 
     #[test]
-    fn cloud_that_goes_away_or_is_wanted_anyway_ends_the_detour() {
-        let mut detour = on_detour();
-        assert_eq!(detour.next(CLOUD_AWAY, true), (Source::Coordinator, Begin::Resume));
-        assert!(!detour.expired(Source::Coordinator, CLOUD_AWAY, true));
-        assert_eq!(detour.next(CLOUD_AWAY, true), (Source::Coordinator, Begin::List));
+    fn cloud_that_goes_away_or_is_wanted_anyway_ends_the_fallback() {
+        let mut fallback = in_fallback();
+        assert_eq!(fallback.next(CLOUD_AWAY, true), (Source::Coordinator, Begin::Resume));
+        assert!(!fallback.expired(Source::Coordinator, CLOUD_AWAY, true));
+        assert_eq!(fallback.next(CLOUD_AWAY, true), (Source::Coordinator, Begin::List));
 
         let leading = Wanted {
             source: Source::Cloud,
-            detour: Some(Duration::ZERO),
+            fallback: Some(Duration::ZERO),
         };
-        let mut detour = on_detour();
-        assert_eq!(detour.next(leading, false), (Source::Cloud, Begin::Resume));
-        assert!(!detour.expired(Source::Cloud, leading, true));
-        assert_eq!(detour.next(leading, false), (Source::Cloud, Begin::List));
+        let mut fallback = in_fallback();
+        assert_eq!(fallback.next(leading, false), (Source::Cloud, Begin::Resume));
+        assert!(!fallback.expired(Source::Cloud, leading, true));
+        assert_eq!(fallback.next(leading, false), (Source::Cloud, Begin::List));
     }
 }

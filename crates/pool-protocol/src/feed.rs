@@ -14,7 +14,7 @@ pub mod status;
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{Status, nesting};
 
-pub use answer::{Answer, Progress, Refusal, reason};
+pub use answer::{FeedAnswer, Progress, Refusal, reason};
 pub use calls::{BodiesCall, EventsCall, SnapshotCall};
 pub use encode::{Envelope, IndexPart, as_events, batches, chunks, index_parts};
 pub use status::{CollectionStatus, OpenReport, PoolStatus, ScopeStatus};

@@ -37,7 +37,7 @@ pub struct Author {
 
 /// Known facts about a lease apart from its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LeaseFacts {
     /// Author of the acquisition; `None` when that was before a restart.
     pub owner: Option<Author>,
     /// Holder of the acquisition.
@@ -58,7 +58,7 @@ pub struct Standing<'a> {
     /// Its lease duration.
     pub duration: Duration,
     /// Last known author and write.
-    pub seen: Option<&'a Seen>,
+    pub seen: Option<&'a LeaseFacts>,
     /// Time at which the store was opened.
     pub opened: BootTime,
     /// Now.
@@ -94,7 +94,7 @@ pub struct Written<'a> {
 pub struct Guard {
     opened: BootTime,
     // Guards only the map; never held across an await.
-    seen: Mutex<BTreeMap<String, Seen>>,
+    seen: Mutex<BTreeMap<String, LeaseFacts>>,
     /// Recent holders of the pool's election lease.
     turns: Turns,
     /// Nodes that may not hold the election lease of the pool. A leaf: no other lock is taken inside.
@@ -180,9 +180,9 @@ fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
     owner.user == attempt.author.user && (attempt.holder.is_none() || owner.manager == attempt.author.manager)
 }
 
-// === impl Seen ===
+// === impl LeaseFacts ===
 
-impl Seen {
+impl LeaseFacts {
     /// The entry of the lease `key`, which was just written.
     fn entry<'a>(seen: &'a mut BTreeMap<String, Self>, key: &str, now: BootTime) -> &'a mut Self {
         let entry = seen.entry(key.to_owned()).or_insert(Self {
@@ -216,7 +216,7 @@ impl Guard {
         let (last_write, renewed) = seen
             .get(key)
             .map_or((self.opened, false), |seen| (seen.last_write, seen.renewed));
-        let entry = Seen {
+        let entry = LeaseFacts {
             owner: Some(owner),
             holder: holder.to_owned(),
             elsewhere: false,
@@ -234,7 +234,7 @@ impl Guard {
             seen.remove(key);
             return;
         }
-        let entry = Seen::entry(&mut seen, key, now);
+        let entry = LeaseFacts::entry(&mut seen, key, now);
         entry.renewed = true;
         if entry.holder != holder {
             // Until the writer, if it is ours, records the author.
@@ -325,7 +325,7 @@ impl Guard {
             seen.remove(key);
             return;
         }
-        let entry = Seen::entry(&mut seen, key, now);
+        let entry = LeaseFacts::entry(&mut seen, key, now);
         entry.renewed |= written.renewed || before != after;
         after.clone_into(&mut entry.holder);
         if before != after || entry.owner.is_none() {
@@ -372,7 +372,7 @@ mod tests {
 
     /// Store opened at 0, lease of "a" written by (u, m-a) at 100.
     fn try_at(now: u64, author: &Author, has_resource_version: bool, holder: Option<&str>) -> bool {
-        let seen = Seen {
+        let seen = LeaseFacts {
             owner: Some(self::author("u", "m-a")),
             holder: "a".into(),
             elsewhere: false,

@@ -63,7 +63,7 @@ pub struct Answers {
 
 /// Conclusion from the answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum HistoryVerdict {
     /// Nothing contradicts the known history.
     Same,
     /// The server is behind; one that is not may have the known history.
@@ -86,21 +86,23 @@ impl KnownHistory {
     /// A server below our `C` may only lag, as long as another server may be ahead of it. A server that has passed our `C` and has
     /// an older state of an object has another history. Other servers cannot refute that.
     #[must_use]
-    pub fn judge(&self, answers: &Answers, others: bool) -> Verdict {
+    pub fn judge(&self, answers: &Answers, others: bool) -> HistoryVerdict {
         if self.is_nothing() {
-            return Verdict::Same;
+            return HistoryVerdict::Same;
         }
         if answers.head < self.position {
             let (head, position) = (answers.head, self.position);
             return match others {
-                true => Verdict::Lagging,
-                false => Verdict::NewTimeline(format!("the cloud is at {head}, below the known position {position}")),
+                true => HistoryVerdict::Lagging,
+                false => {
+                    HistoryVerdict::NewTimeline(format!("the cloud is at {head}, below the known position {position}"))
+                }
             };
         }
         if let (Some(known), Some(now)) = (self.lease, answers.lease)
             && now < known
         {
-            return Verdict::NewTimeline(format!("the node lease went back from {known} to {now}"));
+            return HistoryVerdict::NewTimeline(format!("the node lease went back from {known} to {now}"));
         }
         let other = self
             .newest
@@ -108,7 +110,7 @@ impl KnownHistory {
             .find_map(|(place, held)| answers.contradicts(place, *held));
         let back = answers.back.first();
         let back = back.map(|(name, key)| format!("{name} {key} exists, but was deleted"));
-        other.or(back).map_or(Verdict::Same, Verdict::NewTimeline)
+        other.or(back).map_or(HistoryVerdict::Same, HistoryVerdict::NewTimeline)
     }
 }
 
@@ -265,7 +267,7 @@ mod tests {
             cloud.write(&before, "first");
             let known = cloud.known();
             cloud.write(&after, "first");
-            prop_assert_eq!(known.judge(&cloud.answers(&known), others), Verdict::Same);
+            prop_assert_eq!(known.judge(&cloud.answers(&known), others), HistoryVerdict::Same);
         }
 
         /// A restored cloud is detected if it is behind the known position, or if any checked object is as in the backup. It is
@@ -289,7 +291,7 @@ mod tests {
                 || restored.lease.is_some() && restored.lease < known.lease
                 || known.deleted.values().any(|uid| restored.uids.values().any(|now| now == uid));
             let verdict = known.judge(&restored.answers(&known), false);
-            prop_assert_eq!(matches!(verdict, Verdict::NewTimeline(_)), is_other, "{:?}", verdict);
+            prop_assert_eq!(matches!(verdict, HistoryVerdict::NewTimeline(_)), is_other, "{:?}", verdict);
         }
     }
 
@@ -327,9 +329,9 @@ mod tests {
             head: rv(99),
             ..answers()
         };
-        assert_eq!(known().judge(&behind, true), Verdict::Lagging);
-        assert!(matches!(known().judge(&behind, false), Verdict::NewTimeline(_)));
-        assert_eq!(known().judge(&answers(), false), Verdict::Same);
+        assert_eq!(known().judge(&behind, true), HistoryVerdict::Lagging);
+        assert!(matches!(known().judge(&behind, false), HistoryVerdict::NewTimeline(_)));
+        assert_eq!(known().judge(&answers(), false), HistoryVerdict::Same);
     }
 
     /// The restored cloud has passed the known position: only its objects show it.
@@ -339,7 +341,7 @@ mod tests {
             head: rv(10_000),
             ..answers()
         };
-        assert_eq!(known().judge(&ahead, true), Verdict::Same);
+        assert_eq!(known().judge(&ahead, true), HistoryVerdict::Same);
         let mut lease = ahead.clone();
         lease.lease = Some(rv(89));
         let mut object = ahead.clone();
@@ -348,14 +350,14 @@ mod tests {
         deleted.back = known().deleted.into_keys().collect();
         for went_back in [lease, object, deleted] {
             let verdict = known().judge(&went_back, true);
-            assert!(matches!(verdict, Verdict::NewTimeline(_)), "{verdict:?}");
+            assert!(matches!(verdict, HistoryVerdict::NewTimeline(_)), "{verdict:?}");
         }
         let gone = Answers {
             lease: None,
             newest: BTreeMap::new(),
             ..ahead
         };
-        assert_eq!(known().judge(&gone, false), Verdict::Same, "404 proves nothing");
+        assert_eq!(known().judge(&gone, false), HistoryVerdict::Same, "404 proves nothing");
     }
 
     /// All checked objects were written again: only the past shows that it was not ours.
@@ -372,11 +374,11 @@ mod tests {
             answers.then.extend(then.map(|then| (place.clone(), then.map(rv))));
             known().judge(&answers, false)
         };
-        assert_eq!(written_again(None), Verdict::Same, "not remembered");
-        assert_eq!(written_again(Some(Some(95))), Verdict::Same);
+        assert_eq!(written_again(None), HistoryVerdict::Same, "not remembered");
+        assert_eq!(written_again(Some(Some(95))), HistoryVerdict::Same);
         for other in [Some(94), Some(96), None] {
             assert!(
-                matches!(written_again(Some(other)), Verdict::NewTimeline(_)),
+                matches!(written_again(Some(other)), HistoryVerdict::NewTimeline(_)),
                 "{other:?}"
             );
         }
@@ -384,6 +386,9 @@ mod tests {
 
     #[test]
     fn who_holds_nothing_believes_everything() {
-        assert_eq!(KnownHistory::default().judge(&Answers::default(), false), Verdict::Same);
+        assert_eq!(
+            KnownHistory::default().judge(&Answers::default(), false),
+            HistoryVerdict::Same
+        );
     }
 }

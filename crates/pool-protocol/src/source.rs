@@ -99,7 +99,7 @@ pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
 /// Returns the pause before a replica that the coordinator cannot resume resumes at the cloud; `None` if `failed_probes` shows
 /// that the cloud does not answer. A hub without a probe yet (`None`) tries the cloud.
 #[must_use]
-pub fn detour(failed_probes: Option<u32>, jitter: Duration) -> Option<Duration> {
+pub fn fallback_pause(failed_probes: Option<u32>, jitter: Duration) -> Option<Duration> {
     (failed_probes.unwrap_or(0) == 0).then_some(jitter)
 }
 
@@ -134,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn detour_is_taken_unless_the_cloud_is_known_to_be_away() {
+    fn fallback_is_taken_unless_the_cloud_is_known_to_be_away() {
         let jitter = Duration::from_secs(3);
-        assert_eq!(detour(None, jitter), Some(jitter), "just started");
-        assert_eq!(detour(Some(0), jitter), Some(jitter));
-        assert_eq!(detour(Some(1), jitter), None);
+        assert_eq!(fallback_pause(None, jitter), Some(jitter), "just started");
+        assert_eq!(fallback_pause(Some(0), jitter), Some(jitter));
+        assert_eq!(fallback_pause(Some(1), jitter), None);
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub enum OpenError {
 
 /// The etcd-backed store; see the module header.
 pub struct Etcd {
-    shared: Arc<Shared>,
+    shared: Arc<EtcdState>,
     tasks: TaskGroup,
     compaction_interval: Option<Duration>,
     max_request_bytes: usize,
@@ -111,7 +111,7 @@ pub struct Etcd {
 }
 
 /// State shared by the tasks of a store.
-struct Shared {
+struct EtcdState {
     endpoints: Endpoints,
     layout: Layout,
     /// As found at the start.
@@ -171,7 +171,7 @@ impl Etcd {
         let identity = start::find(&endpoints, &mut layout, checkpoint.as_ref()).await?;
         let (waiting, queue) = mpsc::channel(read_index::WAITING_MAX);
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(EtcdState {
                 endpoints,
                 layout,
                 identity,
@@ -298,9 +298,9 @@ impl Identity {
     }
 }
 
-// === impl Shared ===
+// === impl EtcdState ===
 
-impl Shared {
+impl EtcdState {
     /// Executes one transaction; answers once this process has published it, too.
     async fn commit(&self, ops: &[Op], stop: &CancellationToken) -> Result<ResourceVersion, StorageError> {
         let answer = self.endpoints.txn(&self.layout.request(ops)).await;

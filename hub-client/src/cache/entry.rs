@@ -54,13 +54,13 @@ pub struct Entry {
 /// Credentials of callers that may read the selection. Kept in memory only.
 #[derive(Default)]
 struct Readers {
-    node: Option<Known>,
-    token: Option<(HeaderValue, Known)>,
+    node: Option<CredentialResult>,
+    token: Option<(HeaderValue, CredentialResult)>,
 }
 
 /// Result of the last use of a credential.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum CredentialResult {
     Accepted,
     Refused,
 }
@@ -157,20 +157,20 @@ impl Entry {
     /// Records a reader whose rights the cloud confirmed. A credential that it refused for this selection counts again
     /// only once it `has_answered` a request of it.
     pub fn accept(&self, reader: &Reader, has_answered: bool) {
-        let is_better = |known: Option<Known>| match known {
+        let is_better = |known: Option<CredentialResult>| match known {
             None => true,
-            Some(known) => has_answered && known == Known::Refused,
+            Some(known) => has_answered && known == CredentialResult::Refused,
         };
         self.readers.send_if_modified(|readers| match reader {
             Reader::Node if is_better(readers.node) => {
-                readers.node = Some(Known::Accepted);
+                readers.node = Some(CredentialResult::Accepted);
                 true
             }
             Reader::Token(token) => {
                 let known = readers.token.as_ref().filter(|(known, _)| known == token);
                 let is_news = is_better(known.map(|(_, known)| *known));
                 if is_news {
-                    readers.token = Some((token.clone(), Known::Accepted));
+                    readers.token = Some((token.clone(), CredentialResult::Accepted));
                 }
                 is_news
             }
@@ -181,8 +181,8 @@ impl Entry {
     /// Records that the cloud refused `reader` for this selection.
     pub(super) fn refuse(&self, reader: &Reader) {
         self.readers.send_modify(|readers| match (reader, &mut readers.token) {
-            (Reader::Node, _) => readers.node = Some(Known::Refused),
-            (Reader::Token(token), Some((held, known))) if held == token => *known = Known::Refused,
+            (Reader::Node, _) => readers.node = Some(CredentialResult::Refused),
+            (Reader::Token(token), Some((held, known))) if held == token => *known = CredentialResult::Refused,
             // A newer token came in between.
             (Reader::Token(_), _) => {}
         });
@@ -226,11 +226,14 @@ impl Entry {
 
 impl Readers {
     fn best(&self, is_of_node: bool) -> Option<Reader> {
-        let token = self.token.as_ref().filter(|(_, known)| *known == Known::Accepted);
+        let token = self
+            .token
+            .as_ref()
+            .filter(|(_, known)| *known == CredentialResult::Accepted);
         match self.node {
-            Some(Known::Accepted) => Some(Reader::Node),
+            Some(CredentialResult::Accepted) => Some(Reader::Node),
             None if is_of_node && token.is_some() => Some(Reader::Node),
-            Some(Known::Refused) if is_of_node => None,
+            Some(CredentialResult::Refused) if is_of_node => None,
             _ => token.map(|(token, _)| Reader::Token(token.clone())),
         }
     }

@@ -130,7 +130,7 @@ impl Following {
             confirmed: Some(confirm),
             opened: None,
             generation: replica.collection().read(yurt_collection::Collection::generation),
-            has_detour: false,
+            has_fallback: false,
             selected: Some(Selected {
                 path: key.path(),
                 query: key.query(),

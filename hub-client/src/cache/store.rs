@@ -25,7 +25,7 @@ use super::key::{Cover, Key};
 use crate::health::CloudReach;
 use crate::pool::scope::discover::{discovered, group_path};
 use crate::replicas::{CACHED, PoolData, budget};
-use crate::upstream::{Cloud, in_words};
+use crate::upstream::{Cloud, describe_answer};
 
 /// Maximum number of selections. A kubelet with 110 pods has 300 to 700: each Secret and ConfigMap of its pods is one.
 pub const SELECTIONS_MAX: usize = 2_000;
@@ -46,7 +46,7 @@ pub const CACHE: &str = "cache";
 
 /// The cache. Cheap to clone; clones share the state.
 #[derive(Clone)]
-pub struct Cache(Arc<Shared>);
+pub struct Cache(Arc<CacheState>);
 
 /// Dependencies of the cache.
 pub struct Means {
@@ -64,7 +64,7 @@ pub struct Means {
     pub node: String,
 }
 
-struct Shared {
+struct CacheState {
     means: Means,
     kinds: Kinds,
     /// By the text of the key. Only collections and failures are locked inside of it.
@@ -80,7 +80,7 @@ impl Cache {
     /// Creates a cache without selections.
     #[must_use]
     pub fn new(means: Means) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(CacheState {
             means,
             kinds: Kinds::default(),
             entries: Mutex::default(),
@@ -316,7 +316,7 @@ impl Cache {
         let answer = client.request_bytes(request, DISCOVERY_TIMEOUT, DOCUMENT_MAX).await;
         let (status, _, body) = answer.map_err(|error| error.to_string())?;
         if status != StatusCode::OK {
-            return Err(format!("GET {path}: {}", in_words(status, &body)));
+            return Err(format!("GET {path}: {}", describe_answer(status, &body)));
         }
         let document = serde_json::from_slice(&body).map_err(|error| format!("GET {path}: {error}"))?;
         let found = discovered(&document, key.gvr())?;

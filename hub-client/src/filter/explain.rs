@@ -28,11 +28,11 @@ struct Step {
     filter: &'static str,
     origin: Origin,
     inputs: Vec<String>,
-    outcome: Outcome,
+    outcome: FilterOutcome,
 }
 
 #[derive(Debug)]
-enum Outcome {
+enum FilterOutcome {
     Kept,
     /// Changed fields, at most [`CHANGES_MAX`], and the number of the others.
     Replaced(Vec<String>, usize),
@@ -66,14 +66,14 @@ pub fn explain(
         let Some(now) = seen.take() else { break };
         let verdict = filter.filter(kind, &now, context);
         let (outcome, next) = match verdict {
-            Verdict::Keep => (Outcome::Kept, Some(now.clone())),
-            Verdict::Drop => (Outcome::Dropped, None),
+            Verdict::Keep => (FilterOutcome::Kept, Some(now.clone())),
+            Verdict::Drop => (FilterOutcome::Dropped, None),
             Verdict::Replace(next) => {
                 let mut changes = Vec::new();
                 diff("", &now.to_value(), &next.to_value(), &mut changes);
                 let more = changes.len().saturating_sub(CHANGES_MAX);
                 changes.truncate(CHANGES_MAX);
-                (Outcome::Replaced(changes, more), Some(next))
+                (FilterOutcome::Replaced(changes, more), Some(next))
             }
         };
         seen = next;
@@ -195,9 +195,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "{}", self.request)?;
         for (number, step) in self.steps.iter().enumerate() {
             let (outcome, changes, more) = match &step.outcome {
-                Outcome::Kept => ("kept", &[][..], 0),
-                Outcome::Replaced(changes, more) => ("replaced", changes.as_slice(), *more),
-                Outcome::Dropped => ("dropped", &[][..], 0),
+                FilterOutcome::Kept => ("kept", &[][..], 0),
+                FilterOutcome::Replaced(changes, more) => ("replaced", changes.as_slice(), *more),
+                FilterOutcome::Dropped => ("dropped", &[][..], 0),
             };
             writeln!(
                 f,
@@ -219,9 +219,9 @@ impl fmt::Display for Explanation {
         for unbound in &self.unbound {
             writeln!(f, "-  {unbound}")?;
         }
-        let is_changed = |step: &Step| matches!(step.outcome, Outcome::Replaced(..));
+        let is_changed = |step: &Step| matches!(step.outcome, FilterOutcome::Replaced(..));
         let result = match self.steps.last().map(|step| &step.outcome) {
-            Some(Outcome::Dropped) => "the client does not see the object",
+            Some(FilterOutcome::Dropped) => "the client does not see the object",
             _ if self.steps.iter().any(is_changed) => "the client sees a changed object",
             _ => "the client sees the object unchanged",
         };

@@ -52,7 +52,7 @@ pub enum Probe {
 /// Judge of one server. All times are of one clock.
 #[derive(Clone, Debug)]
 pub struct Judge {
-    verdict: Verdict,
+    verdict: Judgement,
     /// Failed probes in a row.
     misses: u32,
     /// Time for which the server must answer before it is up again.
@@ -64,7 +64,7 @@ pub struct Judge {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Judgement {
     Unknown,
     Up {
         since: Duration,
@@ -80,7 +80,7 @@ enum Verdict {
 impl Default for Judge {
     fn default() -> Self {
         Self {
-            verdict: Verdict::Unknown,
+            verdict: Judgement::Unknown,
             misses: 0,
             steady: STEADY,
             looked: None,
@@ -96,9 +96,9 @@ impl Judge {
     #[must_use]
     pub fn is_up(&self) -> Option<bool> {
         match self.verdict {
-            Verdict::Unknown => None,
-            Verdict::Up { .. } => Some(true),
-            Verdict::Down { .. } => Some(false),
+            Judgement::Unknown => None,
+            Judgement::Up { .. } => Some(true),
+            Judgement::Down { .. } => Some(false),
         }
     }
 
@@ -107,7 +107,7 @@ impl Judge {
     pub fn may_answer(&self) -> bool {
         !matches!(
             self.verdict,
-            Verdict::Down {
+            Judgement::Down {
                 is_reachable: false,
                 ..
             }
@@ -128,7 +128,7 @@ impl Judge {
     #[must_use]
     pub fn up_for(&self, now: Duration) -> Option<Duration> {
         match self.verdict {
-            Verdict::Up { since } => Some(now.saturating_sub(since)),
+            Judgement::Up { since } => Some(now.saturating_sub(since)),
             _ => None,
         }
     }
@@ -137,17 +137,17 @@ impl Judge {
     pub fn probed(&mut self, now: Duration, probe: Probe) {
         let answers = match (probe, self.verdict) {
             (Probe::Failed | Probe::Unhealthy, _) => return self.missed(now, probe == Probe::Unhealthy),
-            (Probe::Answered, Verdict::Unknown | Verdict::Up { .. }) => None,
-            (Probe::Answered, Verdict::Down { answers_since, .. }) => Some(answers_since.unwrap_or(now)),
+            (Probe::Answered, Judgement::Unknown | Judgement::Up { .. }) => None,
+            (Probe::Answered, Judgement::Down { answers_since, .. }) => Some(answers_since.unwrap_or(now)),
         };
         match (answers, &mut self.verdict) {
-            (Some(since), Verdict::Down { answers_since, .. }) if now.saturating_sub(since) < self.steady => {
+            (Some(since), Judgement::Down { answers_since, .. }) if now.saturating_sub(since) < self.steady => {
                 *answers_since = Some(since);
             }
             (_, verdict) => {
                 self.misses = 0;
-                if !matches!(verdict, Verdict::Up { .. }) {
-                    *verdict = Verdict::Up { since: now };
+                if !matches!(verdict, Judgement::Up { .. }) {
+                    *verdict = Judgement::Up { since: now };
                 }
             }
         }
@@ -174,19 +174,19 @@ impl Judge {
     #[must_use]
     pub fn pause(&self) -> Duration {
         match self.verdict {
-            Verdict::Up { .. } if self.misses == 0 => EVERY,
-            Verdict::Up { .. }
-            | Verdict::Down {
+            Judgement::Up { .. } if self.misses == 0 => EVERY,
+            Judgement::Up { .. }
+            | Judgement::Down {
                 answers_since: Some(_), ..
             } => CONFIRM,
-            Verdict::Unknown | Verdict::Down { .. } => AGAIN,
+            Judgement::Unknown | Judgement::Down { .. } => AGAIN,
         }
     }
 
     fn missed(&mut self, now: Duration, is_reachable: bool) {
         self.misses = self.misses.saturating_add(1);
         match self.verdict {
-            Verdict::Up { .. } if self.misses < MISSES => {}
+            Judgement::Up { .. } if self.misses < MISSES => {}
             _ => self.fall(now, is_reachable),
         }
     }
@@ -201,7 +201,7 @@ impl Judge {
         }
         // A server that is down is not looked at.
         (self.looked, self.stalls) = (None, Duration::ZERO);
-        self.verdict = Verdict::Down {
+        self.verdict = Judgement::Down {
             answers_since: None,
             is_reachable,
         };

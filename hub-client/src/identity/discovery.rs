@@ -12,7 +12,7 @@ use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::kubeconfig::cluster_authorities;
 use yurt_runtime::tls::{ClientTls, PemSource, pinned, unverified};
 
-use super::plan::Outcome;
+use super::plan::JoinOutcome;
 use super::{CONNECT_TIMEOUT, REQUEST_TIMEOUT, explain};
 pub use crate::config::{JoinToken, Trust};
 
@@ -43,11 +43,11 @@ impl From<String> for Distrusted {
 }
 
 impl Distrusted {
-    fn outcome(&self, server: &Uri) -> Outcome {
+    fn outcome(&self, server: &Uri) -> JoinOutcome {
         let why = format!("{server} {CLUSTER_INFO}: {self}");
         match self {
-            Self::Unsigned(_) => Outcome::Unknown(why),
-            Self::Wrong(_) => Outcome::Refused(why),
+            Self::Unsigned(_) => JoinOutcome::Unknown(why),
+            Self::Wrong(_) => JoinOutcome::Refused(why),
         }
     }
 }
@@ -55,47 +55,47 @@ impl Distrusted {
 /// Returns the cluster's CA in PEM: of the first server that answers.
 ///
 /// # Errors
-/// [`Outcome::Refused`], [`Outcome::Unknown`] or [`Outcome::Unanswered`], with the cause.
-pub(super) async fn discover(servers: &[Uri], token: &JoinToken, trust: &Trust) -> Result<String, Outcome> {
-    let mut last = Outcome::Unanswered("--server-addr names no server".to_owned());
+/// [`JoinOutcome::Refused`], [`JoinOutcome::Unknown`] or [`JoinOutcome::Unanswered`], with the cause.
+pub(super) async fn discover(servers: &[Uri], token: &JoinToken, trust: &Trust) -> Result<String, JoinOutcome> {
+    let mut last = JoinOutcome::Unanswered("--server-addr names no server".to_owned());
     for server in servers {
         match discover_at(server, token, trust).await {
-            Err(why @ (Outcome::Unanswered(_) | Outcome::Unknown(_))) => last = last.or(why),
+            Err(why @ (JoinOutcome::Unanswered(_) | JoinOutcome::Unknown(_))) => last = last.or(why),
             decided => return decided,
         }
     }
     Err(last)
 }
 
-async fn discover_at(server: &Uri, token: &JoinToken, trust: &Trust) -> Result<String, Outcome> {
-    let tls = unverified().map_err(|error| Outcome::Refused(error.to_string()))?;
+async fn discover_at(server: &Uri, token: &JoinToken, trust: &Trust) -> Result<String, JoinOutcome> {
+    let tls = unverified().map_err(|error| JoinOutcome::Refused(error.to_string()))?;
     let ca = verify(&cluster_info(server, tls).await?, token, trust).map_err(|why| why.outcome(server))?;
     // The same over a verified connection: the server holds a certificate of this CA.
     let tls = ClientTls {
         ca: PemSource::inline("ConfigMap cluster-info", ca.as_str()),
         identity: None,
     };
-    let tls = tls.config().map_err(|error| Outcome::Refused(error.to_string()))?;
+    let tls = tls.config().map_err(|error| JoinOutcome::Refused(error.to_string()))?;
     let again = cluster_info(server, tls).await?;
     match verify(&again, token, trust) {
         Ok(again) if again == ca => Ok(ca),
-        _ => Err(Outcome::Unanswered(format!(
+        _ => Err(JoinOutcome::Unanswered(format!(
             "{server} changed its ConfigMap cluster-info; retrying"
         ))),
     }
 }
 
-async fn cluster_info(server: &Uri, tls: rustls::ClientConfig) -> Result<Vec<u8>, Outcome> {
+async fn cluster_info(server: &Uri, tls: rustls::ClientConfig) -> Result<Vec<u8>, JoinOutcome> {
     let client = HttpClient::new(server.clone(), Some(tls), Protocol::Http1, CONNECT_TIMEOUT)
-        .map_err(|error| Outcome::Refused(format!("--server-addr: {error}")))?;
+        .map_err(|error| JoinOutcome::Refused(format!("--server-addr: {error}")))?;
     let (status, _, body) = client
         .request_json(Method::GET, CLUSTER_INFO, None, TIMEOUT)
         .await
         .map_err(|error| explain(&error, "--server-addr"))?;
     let why = match status {
         StatusCode::OK => return Ok(body.to_vec()),
-        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => Outcome::Unknown,
-        _ => Outcome::Unanswered,
+        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED => JoinOutcome::Unknown,
+        _ => JoinOutcome::Unanswered,
     };
     Err(why(format!(
         "{server} answers {status} for ConfigMap kube-public/cluster-info; a cluster without it cannot be joined with a \

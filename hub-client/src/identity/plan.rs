@@ -64,7 +64,7 @@ pub enum Step {
 
 /// Result of one attempt. The texts are causes, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum JoinOutcome {
     /// The new certificate is in its file.
     Installed,
     /// The request is not approved yet.
@@ -104,9 +104,9 @@ impl Validity {
     }
 }
 
-// === impl Outcome ===
+// === impl JoinOutcome ===
 
-impl Outcome {
+impl JoinOutcome {
     /// Returns the outcome of several servers: a server that answers says more than one that does not.
     #[must_use]
     pub fn or(self, later: Self) -> Self {
@@ -137,19 +137,19 @@ pub fn next(situation: &Situation) -> Step {
 /// included. A first start waits for `discovery` until the servers know its token, as kubeadm does. It is `None` for a
 /// hub that serves data, which never stops because of its certificate.
 #[must_use]
-pub fn after(outcome: &Outcome, attempts: u32, discovery: Option<Duration>) -> Next {
+pub fn after(outcome: &JoinOutcome, attempts: u32, discovery: Option<Duration>) -> Next {
     match outcome {
-        Outcome::Unknown(why) if let Some(discovery) = discovery => {
+        JoinOutcome::Unknown(why) if let Some(discovery) = discovery => {
             match POLL_SOON.saturating_mul(attempts) > discovery {
                 true => Next::Fail(why.clone()),
                 false => Next::Pause(POLL_SOON),
             }
         }
-        Outcome::Installed => Next::Continue,
-        Outcome::Pending if attempts <= SOON_LOOKS => Next::Pause(POLL_SOON),
-        Outcome::Pending => Next::Pause(POLL_LATER),
-        Outcome::Denied(why) | Outcome::Refused(why) if discovery.is_some() => Next::Fail(why.clone()),
-        Outcome::Denied(_) | Outcome::Unknown(_) | Outcome::Refused(_) | Outcome::Unanswered(_) => {
+        JoinOutcome::Installed => Next::Continue,
+        JoinOutcome::Pending if attempts <= SOON_LOOKS => Next::Pause(POLL_SOON),
+        JoinOutcome::Pending => Next::Pause(POLL_LATER),
+        JoinOutcome::Denied(why) | JoinOutcome::Refused(why) if discovery.is_some() => Next::Fail(why.clone()),
+        JoinOutcome::Denied(_) | JoinOutcome::Unknown(_) | JoinOutcome::Refused(_) | JoinOutcome::Unanswered(_) => {
             let doubled = RETRY_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(16));
             Next::Pause(doubled.min(RETRY_MAX))
         }
@@ -172,13 +172,13 @@ mod tests {
         })
     }
 
-    fn outcomes() -> impl Strategy<Value = Outcome> {
+    fn outcomes() -> impl Strategy<Value = JoinOutcome> {
         prop_oneof![
-            Just(Outcome::Pending),
-            Just(Outcome::Denied("no".to_owned())),
-            Just(Outcome::Unknown("401".to_owned())),
-            Just(Outcome::Refused("403".to_owned())),
-            Just(Outcome::Unanswered("away".to_owned())),
+            Just(JoinOutcome::Pending),
+            Just(JoinOutcome::Denied("no".to_owned())),
+            Just(JoinOutcome::Unknown("401".to_owned())),
+            Just(JoinOutcome::Refused("403".to_owned())),
+            Just(JoinOutcome::Unanswered("away".to_owned())),
         ]
     }
 
@@ -229,18 +229,18 @@ mod tests {
     #[test]
     fn only_a_first_start_fails_and_only_for_what_waiting_does_not_change() {
         let why = "why".to_owned();
-        for outcome in [Outcome::Denied(why.clone()), Outcome::Refused(why.clone())] {
+        for outcome in [JoinOutcome::Denied(why.clone()), JoinOutcome::Refused(why.clone())] {
             assert_eq!(after(&outcome, 1, Some(DISCOVERY)), Next::Fail(why.clone()));
         }
-        for outcome in [Outcome::Pending, Outcome::Unanswered(why)] {
+        for outcome in [JoinOutcome::Pending, JoinOutcome::Unanswered(why)] {
             assert!(matches!(after(&outcome, 1, Some(DISCOVERY)), Next::Pause(_)));
         }
-        assert_eq!(after(&Outcome::Installed, 1, Some(DISCOVERY)), Next::Continue);
+        assert_eq!(after(&JoinOutcome::Installed, 1, Some(DISCOVERY)), Next::Continue);
     }
 
     #[test]
     fn token_that_no_server_knows_is_tried_for_a_time_and_no_longer() {
-        let unknown = Outcome::Unknown("not signed".to_owned());
+        let unknown = JoinOutcome::Unknown("not signed".to_owned());
         let mut waited = Duration::ZERO;
         for attempts in 1..1_000 {
             match after(&unknown, attempts, Some(DISCOVERY)) {

@@ -8,10 +8,10 @@ use yurt_runtime::tls::ClientTls;
 
 use super::csr::{self, CsrState};
 use super::discovery::{JoinToken, discover};
-use super::plan::{Credential, Outcome};
+use super::plan::{Credential, JoinOutcome};
 use super::{CONNECT_TIMEOUT, CertificateKeeper, Profile, REQUEST_TIMEOUT, explain};
 use crate::config::Join;
-use crate::upstream::in_words;
+use crate::upstream::describe_answer;
 
 /// Authorities and credential of an attempt, and the flag that they come from.
 struct Access {
@@ -35,9 +35,9 @@ enum Origin {
 
 impl CertificateKeeper {
     /// Requests a certificate, or looks at the present request; installs what was issued.
-    pub(super) async fn request(&self, credential: Credential) -> Outcome {
+    pub(super) async fn request(&self, credential: Credential) -> JoinOutcome {
         let Some(join) = &self.join else {
-            return Outcome::Refused("the kubelet owns the certificate".to_owned());
+            return JoinOutcome::Refused("the kubelet owns the certificate".to_owned());
         };
         match credential {
             Credential::Certificate => match access(&self.files.kubeconfig, "root-dir") {
@@ -49,15 +49,15 @@ impl CertificateKeeper {
     }
 
     /// Tries each credential to join with, until one is accepted.
-    async fn bootstrap(&self, join: &Join) -> Outcome {
-        let mut refused = Outcome::Refused(
+    async fn bootstrap(&self, join: &Join) -> JoinOutcome {
+        let mut refused = JoinOutcome::Refused(
             "no certificate, and nothing to join with: set --join-token or --bootstrap-file, or send a token to /v1/token"
                 .to_owned(),
         );
         for origin in [Origin::Stored, Origin::File, Origin::Token] {
             let access = match self.bootstrap_access(origin, join).await {
                 Some(Ok(access)) => access,
-                Some(Err(outcome @ (Outcome::Refused(_) | Outcome::Unknown(_)))) => {
+                Some(Err(outcome @ (JoinOutcome::Refused(_) | JoinOutcome::Unknown(_)))) => {
                     refused = outcome;
                     continue;
                 }
@@ -65,7 +65,7 @@ impl CertificateKeeper {
                 None => continue,
             };
             match self.request_with(&access, join).await {
-                outcome @ (Outcome::Refused(_) | Outcome::Unknown(_)) => refused = outcome,
+                outcome @ (JoinOutcome::Refused(_) | JoinOutcome::Unknown(_)) => refused = outcome,
                 outcome => return outcome,
             }
         }
@@ -73,7 +73,7 @@ impl CertificateKeeper {
     }
 
     /// Returns the credential of this origin; `None` if there is none. A token discovers the CA and is stored.
-    async fn bootstrap_access(&self, origin: Origin, join: &Join) -> Option<Result<Access, Outcome>> {
+    async fn bootstrap_access(&self, origin: Origin, join: &Join) -> Option<Result<Access, JoinOutcome>> {
         match origin {
             Origin::Stored if self.files.bootstrap.exists() => Some(access(&self.files.bootstrap, "join-token")),
             Origin::Stored => None,
@@ -86,34 +86,34 @@ impl CertificateKeeper {
         }
     }
 
-    async fn token_access(&self, token: &JoinToken, join: &Join) -> Result<Access, Outcome> {
+    async fn token_access(&self, token: &JoinToken, join: &Join) -> Result<Access, JoinOutcome> {
         let ca = discover(&self.servers, token, &join.trust).await?;
         let written = self.files.write_bootstrap(&self.first_server(), &ca, token);
-        written.map_err(|error| Outcome::Unanswered(format!("--root-dir: {error}")))?;
+        written.map_err(|error| JoinOutcome::Unanswered(format!("--root-dir: {error}")))?;
         access(&self.files.bootstrap, "join-token")
     }
 
     /// Tries the servers in their order, until one answers.
-    async fn request_with(&self, access: &Access, join: &Join) -> Outcome {
-        let mut last = Outcome::Unanswered("--server-addr names no server".to_owned());
+    async fn request_with(&self, access: &Access, join: &Join) -> JoinOutcome {
+        let mut last = JoinOutcome::Unanswered("--server-addr names no server".to_owned());
         for server in &self.servers {
             let outcome = match access.client(server) {
                 Ok(client) => self.request_at(&client, access, join).await,
                 Err(outcome) => outcome,
             };
             match outcome {
-                Outcome::Unanswered(_) | Outcome::Unknown(_) => last = last.or(outcome),
+                JoinOutcome::Unanswered(_) | JoinOutcome::Unknown(_) => last = last.or(outcome),
                 decided => return decided,
             }
         }
         last
     }
 
-    async fn request_at(&self, client: &HttpClient, access: &Access, join: &Join) -> Outcome {
+    async fn request_at(&self, client: &HttpClient, access: &Access, join: &Join) -> JoinOutcome {
         let profile = Profile::new(&self.node, &join.signer, &join.organizations);
         let key = match self.files.pending_key() {
             Ok(key) => key,
-            Err(error) => return Outcome::Unanswered(format!("--root-dir: {error}")),
+            Err(error) => return JoinOutcome::Unanswered(format!("--root-dir: {error}")),
         };
         let name = profile.name(&key.public_key());
         let state = match self.state_of_request(client, access, &profile, &name, &key).await {
@@ -130,12 +130,12 @@ impl CertificateKeeper {
                         "Requested a client certificate"
                     );
                 }
-                Outcome::Pending
+                JoinOutcome::Pending
             }
-            CsrState::Denied(why) => Outcome::Denied(format!(
+            CsrState::Denied(why) => JoinOutcome::Denied(format!(
                 "the certificate request {name} was denied ({why}); to request again, run `kubectl delete csr {name}`"
             )),
-            CsrState::Failed(why) => Outcome::Denied(format!(
+            CsrState::Failed(why) => JoinOutcome::Denied(format!(
                 "the signer {} failed on the certificate request {name} ({why}); mend its cause, then run `kubectl delete \
                  csr {name}`",
                 profile.signer
@@ -152,7 +152,7 @@ impl CertificateKeeper {
         profile: &Profile,
         name: &str,
         key: &RequestKey,
-    ) -> Result<CsrState, Outcome> {
+    ) -> Result<CsrState, JoinOutcome> {
         let path = format!("{}/{name}", csr::PATH);
         if self.submitted.lock().as_deref() == Some(name) {
             match ask(client, access, Method::GET, &path, None).await? {
@@ -162,7 +162,7 @@ impl CertificateKeeper {
         }
         let pem = key
             .request(&profile.common_name(), &profile.organizations, &[] as &[&str])
-            .map_err(|error| Outcome::Refused(format!("--hub-cert-organizations: {error}")))?;
+            .map_err(|error| JoinOutcome::Refused(format!("--hub-cert-organizations: {error}")))?;
         let object = profile.object(name, &pem);
         match ask(client, access, Method::POST, csr::PATH, Some(&object)).await? {
             (StatusCode::CONFLICT, _) => {
@@ -173,10 +173,10 @@ impl CertificateKeeper {
         }
     }
 
-    fn install(&self, pem: &str, key: &RequestKey, profile: &Profile, access: &Access) -> Outcome {
+    fn install(&self, pem: &str, key: &RequestKey, profile: &Profile, access: &Access) -> JoinOutcome {
         let ca = match access.tls.ca.read() {
             Ok(ca) => ca,
-            Err(error) => return Outcome::Refused(format!("--{}: {error}", access.flag)),
+            Err(error) => return JoinOutcome::Refused(format!("--{}: {error}", access.flag)),
         };
         // The certificate comes last: it is the sign that the others are complete.
         let installed = self
@@ -188,14 +188,14 @@ impl CertificateKeeper {
                 if info.not_before > self.clock.unix() {
                     tracing::warn!("The new certificate is valid in the future only; this node's clock is behind");
                 }
-                Outcome::Installed
+                JoinOutcome::Installed
             }
-            Err(error @ super::files::FileError::Foreign(_)) => Outcome::Denied(format!(
+            Err(error @ super::files::FileError::Foreign(_)) => JoinOutcome::Denied(format!(
                 "{error}; check the signer {}, then run `kubectl delete csr {}`",
                 profile.signer,
                 profile.name(&key.public_key())
             )),
-            Err(error) => Outcome::Unanswered(format!("--root-dir: {error}")),
+            Err(error) => JoinOutcome::Unanswered(format!("--root-dir: {error}")),
         }
     }
 }
@@ -203,19 +203,19 @@ impl CertificateKeeper {
 // === impl Access ===
 
 impl Access {
-    fn client(&self, server: &Uri) -> Result<HttpClient, Outcome> {
+    fn client(&self, server: &Uri) -> Result<HttpClient, JoinOutcome> {
         let flag = self.flag;
         let tls = self.tls.config();
-        let tls = tls.map_err(|error| Outcome::Refused(format!("--{flag}: {error}")))?;
+        let tls = tls.map_err(|error| JoinOutcome::Refused(format!("--{flag}: {error}")))?;
         let client = HttpClient::new(server.clone(), Some(tls), Protocol::Http1, CONNECT_TIMEOUT)
-            .map_err(|error| Outcome::Refused(format!("--server-addr: {error}")))?;
+            .map_err(|error| JoinOutcome::Refused(format!("--server-addr: {error}")))?;
         client.set_bearer_token(self.token.as_deref());
         Ok(client)
     }
 }
 
-fn access(path: &std::path::Path, flag: &'static str) -> Result<Access, Outcome> {
-    let refuse = |why: String| Outcome::Refused(format!("--{flag}: {why}"));
+fn access(path: &std::path::Path, flag: &'static str) -> Result<Access, JoinOutcome> {
+    let refuse = |why: String| JoinOutcome::Refused(format!("--{flag}: {why}"));
     let kubeconfig = Kubeconfig::load(path).map_err(|error| refuse(error.to_string()))?;
     let tls = kubeconfig.client_tls().map_err(|error| refuse(error.to_string()))?;
     let token = kubeconfig.token.map(|token| token.read()).transpose();
@@ -235,7 +235,7 @@ async fn ask(
     method: Method,
     path: &str,
     body: Option<&serde_json::Value>,
-) -> Result<(StatusCode, bytes::Bytes), Outcome> {
+) -> Result<(StatusCode, bytes::Bytes), JoinOutcome> {
     let flag = format!("--{}", access.flag);
     let answer = client.request_json(method, path, body, REQUEST_TIMEOUT).await;
     let (status, _, body) = answer.map_err(|error| explain(&error, &flag))?;
@@ -246,19 +246,22 @@ fn read(
     client: &HttpClient,
     access: &Access,
     (status, body): &(StatusCode, bytes::Bytes),
-) -> Result<CsrState, Outcome> {
+) -> Result<CsrState, JoinOutcome> {
     let (server, flag) = (client.server(), access.flag);
     match *status {
         StatusCode::OK | StatusCode::CREATED => {
-            CsrState::read(body).map_err(|why| Outcome::Unanswered(format!("{server}{}: {why}", csr::PATH)))
+            CsrState::read(body).map_err(|why| JoinOutcome::Unanswered(format!("{server}{}: {why}", csr::PATH)))
         }
-        StatusCode::UNAUTHORIZED => Err(Outcome::Unknown(format!(
+        StatusCode::UNAUTHORIZED => Err(JoinOutcome::Unknown(format!(
             "--{flag}: {server} does not accept the credential; it is expired or of another cluster. Create a token with \
              `kubeadm token create` and pass it as --join-token, or POST it to /v1/token of this hub"
         ))),
-        StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Err(Outcome::Refused(
-            format!("--{flag}: {server}: {}", in_words(*status, body)),
-        )),
-        other => Err(Outcome::Unanswered(format!("{server}: {}", in_words(other, body)))),
+        StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Err(
+            JoinOutcome::Refused(format!("--{flag}: {server}: {}", describe_answer(*status, body))),
+        ),
+        other => Err(JoinOutcome::Unanswered(format!(
+            "{server}: {}",
+            describe_answer(other, body)
+        ))),
     }
 }

@@ -18,10 +18,10 @@ use yurt_runtime::tls::{CertificateInfo, PemPair, PemSource};
 
 use super::csr::{self, CsrState};
 use super::files::{FileError, Files};
-use super::plan::{self, Next, Outcome, Situation, Step};
+use super::plan::{self, JoinOutcome, Next, Situation, Step};
 use super::{Attempts, LOOK_EVERY, Profile, REQUEST_TIMEOUT, validity};
 use crate::failures::Failures;
-use crate::upstream::{Cloud, in_words};
+use crate::upstream::{Cloud, describe_answer};
 
 /// Pair in use, below the root directory.
 pub(crate) const PAIR: &str = "pki/yurthub-pods-current.pem";
@@ -118,22 +118,24 @@ impl ServingCertificate {
         })
     }
 
-    fn tell(&self, outcome: &Outcome) {
+    fn tell(&self, outcome: &JoinOutcome) {
         match outcome {
-            Outcome::Installed => {
+            JoinOutcome::Installed => {
                 tracing::info!(node = %self.node, "Serving certificate for pods obtained");
                 self.failures.works(SERVING);
             }
-            Outcome::Denied(why) | Outcome::Unknown(why) | Outcome::Refused(why) => self.failures.refused(SERVING, why),
-            Outcome::Unanswered(why) => self.failures.unanswered(SERVING, why),
-            Outcome::Pending => self.failures.works(SERVING),
+            JoinOutcome::Denied(why) | JoinOutcome::Unknown(why) | JoinOutcome::Refused(why) => {
+                self.failures.refused(SERVING, why)
+            }
+            JoinOutcome::Unanswered(why) => self.failures.unanswered(SERVING, why),
+            JoinOutcome::Pending => self.failures.works(SERVING),
         }
     }
 
     /// Looks at the request, creates it if there is none, and installs what was issued.
-    async fn request(&self) -> Outcome {
+    async fn request(&self) -> JoinOutcome {
         let Some(cluster) = (self.cluster)() else {
-            return Outcome::Unanswered("the addresses of Service default/kubernetes are not known yet".to_owned());
+            return JoinOutcome::Unanswered("the addresses of Service default/kubernetes are not known yet".to_owned());
         };
         let names: Vec<String> = [self.address.clone()]
             .into_iter()
@@ -144,32 +146,32 @@ impl ServingCertificate {
         let files = files(&self.root);
         let key = match files.pending_key() {
             Ok(key) => key,
-            Err(error) => return Outcome::Unanswered(format!("--root-dir: {error}")),
+            Err(error) => return JoinOutcome::Unanswered(format!("--root-dir: {error}")),
         };
         let name = profile.name(&key.public_key());
         let pem = match key.request(&profile.common_name(), &profile.organizations, &names) {
             Ok(pem) => pem,
-            Err(error) => return Outcome::Refused(format!("names {names:?}: {error}")),
+            Err(error) => return JoinOutcome::Refused(format!("names {names:?}: {error}")),
         };
         match self.state_of(&profile, &name, &pem).await {
-            Ok(CsrState::Pending | CsrState::Approved) => Outcome::Pending,
-            Ok(CsrState::Denied(why) | CsrState::Failed(why)) => Outcome::Denied(format!(
+            Ok(CsrState::Pending | CsrState::Approved) => JoinOutcome::Pending,
+            Ok(CsrState::Denied(why) | CsrState::Failed(why)) => JoinOutcome::Denied(format!(
                 "the certificate request {name} was refused ({why}); to request again, run `kubectl delete csr {name}`"
             )),
             Ok(CsrState::Issued(issued)) => match files.install(&issued, &key, &profile.common_name()) {
-                Ok(_) => Outcome::Installed,
-                Err(error @ FileError::Foreign(_)) => Outcome::Denied(format!("{error}; check {}", profile.signer)),
-                Err(error) => Outcome::Unanswered(format!("--root-dir: {error}")),
+                Ok(_) => JoinOutcome::Installed,
+                Err(error @ FileError::Foreign(_)) => JoinOutcome::Denied(format!("{error}; check {}", profile.signer)),
+                Err(error) => JoinOutcome::Unanswered(format!("--root-dir: {error}")),
             },
             Err(outcome) => outcome,
         }
     }
 
-    async fn state_of(&self, profile: &Profile, name: &str, pem: &str) -> Result<CsrState, Outcome> {
+    async fn state_of(&self, profile: &Profile, name: &str, pem: &str) -> Result<CsrState, JoinOutcome> {
         let client = self.cloud.server().beats.clone();
         let ask = async |method, path: &str, body: Option<&serde_json::Value>| {
             let answer = client.request_json(method, path, body, REQUEST_TIMEOUT).await;
-            answer.map_err(|error| Outcome::Unanswered(error.to_string()))
+            answer.map_err(|error| JoinOutcome::Unanswered(error.to_string()))
         };
         let (mut status, _, mut body) = ask(Method::GET, &format!("{}/{name}", csr::PATH), None).await?;
         if status == StatusCode::NOT_FOUND {
@@ -183,11 +185,11 @@ impl ServingCertificate {
             }
         }
         match status {
-            StatusCode::OK | StatusCode::CREATED => CsrState::read(&body).map_err(Outcome::Unanswered),
+            StatusCode::OK | StatusCode::CREATED => CsrState::read(&body).map_err(JoinOutcome::Unanswered),
             StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => {
-                Err(Outcome::Refused(in_words(status, &body)))
+                Err(JoinOutcome::Refused(describe_answer(status, &body)))
             }
-            other => Err(Outcome::Unanswered(in_words(other, &body))),
+            other => Err(JoinOutcome::Unanswered(describe_answer(other, &body))),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use yurt_apimachinery::time::Time;
 
-use super::plan::{Outcome, Situation, Step, Validity};
+use super::plan::{JoinOutcome, Situation, Step, Validity};
 
 /// State of the certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,13 +34,16 @@ impl Standing {
     }
 
     /// Records the outcome of a request.
-    pub(super) fn note(&mut self, outcome: &Outcome, request: Option<&str>) {
-        self.request = request.map(str::to_owned).filter(|_| *outcome != Outcome::Installed);
+    pub(super) fn note(&mut self, outcome: &JoinOutcome, request: Option<&str>) {
+        self.request = request
+            .map(str::to_owned)
+            .filter(|_| *outcome != JoinOutcome::Installed);
         self.failure = match outcome {
-            Outcome::Installed | Outcome::Pending => None,
-            Outcome::Denied(why) | Outcome::Unknown(why) | Outcome::Refused(why) | Outcome::Unanswered(why) => {
-                Some(why.clone())
-            }
+            JoinOutcome::Installed | JoinOutcome::Pending => None,
+            JoinOutcome::Denied(why)
+            | JoinOutcome::Unknown(why)
+            | JoinOutcome::Refused(why)
+            | JoinOutcome::Unanswered(why) => Some(why.clone()),
         };
     }
 
@@ -170,14 +173,14 @@ mod tests {
     #[test]
     fn failure_of_a_request_is_shown_until_the_next_success() {
         let mut standing = at(1_800, true, true);
-        standing.note(&Outcome::Refused("401".to_owned()), Some("csr-1"));
+        standing.note(&JoinOutcome::Refused("401".to_owned()), Some("csr-1"));
         assert_eq!(standing.describe()["message"], "401");
-        standing.note(&Outcome::Pending, Some("csr-1"));
+        standing.note(&JoinOutcome::Pending, Some("csr-1"));
         assert_eq!(
             (standing.trouble(), &standing.describe()["request"]),
             (None, &json!("csr-1"))
         );
-        standing.note(&Outcome::Installed, Some("csr-1"));
+        standing.note(&JoinOutcome::Installed, Some("csr-1"));
         assert!(standing.describe()["request"].is_null());
     }
 }

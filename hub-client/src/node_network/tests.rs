@@ -156,7 +156,7 @@ fn network_is_made_once_and_removed_without_a_trace() {
         };
         let (before, own) = (machine.state(), desired("169.254.2.1"));
         let place = own.ensure_with(&machine).unwrap();
-        assert_eq!(place != Place::Dummy, has_no_dummy);
+        assert_eq!(place != AddressInterface::Dummy, has_no_dummy);
         machine.take_changes();
         let made = machine.state();
         own.ensure_with(&machine).unwrap();
@@ -209,7 +209,7 @@ fn kernel_without_dummy_interfaces_gets_the_address_on_loopback() {
         ..Machine::new()
     };
     let place = desired("169.254.2.1").ensure_with(&machine).unwrap();
-    assert!(matches!(place, Place::Loopback(why) if why.contains("Unknown device type")));
+    assert!(matches!(place, AddressInterface::Loopback(why) if why.contains("Unknown device type")));
     assert!(machine.state().1.contains("169.254.2.1/32") && machine.state().1.contains("127.0.0.1/8"));
 }
 

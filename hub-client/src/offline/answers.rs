@@ -365,7 +365,7 @@ mod tests {
 
     use super::*;
 
-    struct Kept {
+    struct Fixture {
         answers: Answers,
         reach: watch::Sender<CloudReach>,
         tasks: TaskGroup,
@@ -373,7 +373,7 @@ mod tests {
         hand: yurt_runtime::FakeClock,
     }
 
-    fn start(folder: &TestDir) -> Kept {
+    fn start(folder: &TestDir) -> Fixture {
         let (clock, hand) = Clock::fake();
         let (answers, writer) = Answers::open(folder.path(), clock.clone(), Failures::new(clock));
         let (reach, tasks, is_foreign) = (watch::Sender::default(), TaskGroup::new(), CancellationToken::new());
@@ -381,7 +381,7 @@ mod tests {
             "write",
             writer.run(reach.subscribe(), tasks.token(), is_foreign.clone()),
         );
-        Kept {
+        Fixture {
             answers,
             reach,
             tasks,
@@ -406,9 +406,9 @@ mod tests {
         yurt_runtime::http::json(StatusCode::OK, text)
     }
 
-    // === impl Kept ===
+    // === impl Fixture ===
 
-    impl Kept {
+    impl Fixture {
         async fn pass(&self, response: Response<Body>) {
             let passed = self.answers.keeping(&version(), response);
             passed.into_body().collect().await.unwrap();

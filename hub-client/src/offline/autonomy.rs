@@ -64,7 +64,7 @@ pub struct Autonomy {
 
 /// Content of the condition, without its times.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Verdict {
+struct ConditionContent {
     status: &'static str,
     reason: &'static str,
     message: String,
@@ -126,26 +126,26 @@ impl Autonomy {
 }
 
 /// Returns the condition that a Node should have; `None` if it should have none.
-fn wanted(node: &Value, failure: Option<String>) -> Option<Verdict> {
+fn wanted(node: &Value, failure: Option<String>) -> Option<ConditionContent> {
     let annotations = &node["metadata"]["annotations"];
     let is_on = SWITCHES
         .iter()
         .any(|name| annotations[*name].as_str().is_some_and(|value| value != "false"));
     let is_on = is_on || annotations[DURATION].is_string();
     if !is_on || node["metadata"]["labels"][EDGE] == "false" {
-        return present(node).is_some().then(|| Verdict {
+        return present(node).is_some().then(|| ConditionContent {
             status: "False",
             reason: "autonomy disabled",
             message: "The autonomy is disabled or this node is not edge node".to_owned(),
         });
     }
     Some(match failure {
-        None => Verdict {
+        None => ConditionContent {
             status: "True",
             reason: "autonomy enabled successfully",
             message: "The autonomy is enabled and it works fine".to_owned(),
         },
-        Some(message) => Verdict {
+        Some(message) => ConditionContent {
             status: "Unknown",
             reason: "cache failed",
             message,
@@ -159,9 +159,9 @@ fn present(node: &Value) -> Option<&Value> {
     conditions.find(|condition| condition["type"] == CONDITION)
 }
 
-// === impl Verdict ===
+// === impl ConditionContent ===
 
-impl Verdict {
+impl ConditionContent {
     /// The condition to write; `None` if the Node has it. A new message alone is no change, as at OpenYurt.
     fn change(self, node: &Value, now: &str) -> Option<Value> {
         let is_held = present(node).is_some_and(|held| held["status"] == self.status);

@@ -19,7 +19,7 @@ use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_collection::{Collection, Delivery, Expired, Reader};
-use yurt_pool_protocol::feed::{self, Answer, Envelope, as_events, reason};
+use yurt_pool_protocol::feed::{self, Envelope, FeedAnswer, as_events, reason};
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::names::FEED_PATH;
 use yurt_pool_protocol::resume::{CopyState, ResumePlan};
@@ -31,7 +31,7 @@ use crate::health::pool_status;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::replicas::PoolData;
-use crate::upstream::{Cloud, in_words, retry_after};
+use crate::upstream::{Cloud, describe_answer, retry_after};
 use progress::FeedProgress;
 
 /// Maximum number of events in one batch.
@@ -370,7 +370,7 @@ impl Feeder {
         Ok(Packed { body, gzip })
     }
 
-    async fn post(&self, endpoint: &str, Packed { body, gzip }: Packed) -> Result<Answer, Interrupted> {
+    async fn post(&self, endpoint: &str, Packed { body, gzip }: Packed) -> Result<FeedAnswer, Interrupted> {
         if !self.leadership.may_act() {
             return Err(Interrupted::Reopen("leadership is uncertain".into()));
         }
@@ -392,7 +392,7 @@ impl Feeder {
             .insert(http::header::CONTENT_TYPE, APPLICATION_JSON);
         let answered = self.client.request_bytes(request, TIMEOUT, ANSWER_BYTES).await;
         let (status, headers, body) = answered.map_err(|error| reopen(error.to_string()))?;
-        let answer: Answer = serde_json::from_slice(&body).unwrap_or_default();
+        let answer: FeedAnswer = serde_json::from_slice(&body).unwrap_or_default();
         match status {
             StatusCode::OK => {
                 self.metrics.feed_batches.inc();
@@ -420,7 +420,7 @@ impl Feeder {
                 )))
             }
             status => {
-                let why = in_words(status, &body);
+                let why = describe_answer(status, &body);
                 Err(match self.too_large(status, &body) {
                     Some(key) => Interrupted::TooLarge { why, key },
                     None => Interrupted::Refused(why, retry_after(&headers)),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
 use yurt_pool_protocol::feed::OpenReport;
-use yurt_pool_protocol::feed::report::{Report, Verdict};
+use yurt_pool_protocol::feed::report::{Report, ReportVerdict};
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::names::{GENERATION_HEADER, REPORTS_PATH};
 use yurt_runtime::http::client::HttpClient;
@@ -153,9 +153,9 @@ impl Reporter {
             resource_version: finding.version,
             reason: finding.reason.clone(),
             verdict: if accuser.is_some() {
-                Verdict::Honest
+                ReportVerdict::Honest
             } else {
-                Verdict::Forged
+                ReportVerdict::Forged
             },
             accuser: accuser.unwrap_or_default().to_owned(),
         };

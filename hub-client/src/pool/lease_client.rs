@@ -9,7 +9,7 @@ use yurt_apimachinery::time::MicroTime;
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::{Clock, UnixTime};
 
-use crate::upstream::in_words;
+use crate::upstream::describe_answer;
 
 /// Client of one Lease at one server.
 #[derive(Clone, Debug)]
@@ -136,7 +136,7 @@ impl LeaseAnswer {
         if self.status.is_success() || is_expected {
             return None;
         }
-        Some(format!("coordinator: {}", in_words(self.status, &self.body)))
+        Some(format!("coordinator: {}", describe_answer(self.status, &self.body)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_pool_protocol::cloud_fallback::Wanted;
-use yurt_pool_protocol::source::{CoordinatorState, Situation, Source, choose, detour, jitter};
+use yurt_pool_protocol::source::{CoordinatorState, Situation, Source, choose, fallback_pause, jitter};
 use yurt_runtime::Clock;
 
 use super::election::driver::ElectionView;
@@ -52,7 +52,7 @@ impl SourceController {
             }
             let now_wanted = Wanted {
                 source,
-                detour: detour(self.cloud.borrow().failed_probes, situation.jitter),
+                fallback: fallback_pause(self.cloud.borrow().failed_probes, situation.jitter),
             };
             wanted.send_if_modified(|current| std::mem::replace(current, now_wanted) != now_wanted);
             let again = again_at.map_or(Duration::MAX, |at| at.since(now));

@@ -116,7 +116,7 @@ struct Inner {
     // Leaf lock.
     peers: Mutex<Peers>,
     // No other lock is taken while this one is held.
-    asked: Mutex<HashMap<Key, Question>>,
+    asked: Mutex<HashMap<Key, PendingReview>>,
     file: PathBuf,
     saved_at: Mutex<BootTime>,
     is_dirty: AtomicBool,
@@ -125,7 +125,7 @@ struct Inner {
 }
 
 /// Review in flight.
-type Question = Shared<BoxFuture<'static, Result<AccessVerdict, String>>>;
+type PendingReview = Shared<BoxFuture<'static, Result<AccessVerdict, String>>>;
 
 /// Removes a review from the map when it ends, with any result.
 struct Asked {
@@ -351,7 +351,7 @@ impl Inner {
         attributes: Value,
         max: usize,
         turn: Option<Turn>,
-    ) -> Option<Question> {
+    ) -> Option<PendingReview> {
         let mut asked = self.asked.lock();
         if let Some(question) = asked.get(&key.own) {
             return Some(question.clone());

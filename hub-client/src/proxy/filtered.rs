@@ -142,10 +142,10 @@ impl FilteredGet {
         let body = body.ok_or_else(|| format!("it has more than {OBJECT_BYTES_MAX} bytes"))?;
         let text = |value: &HeaderValue| value.to_str().map(str::to_owned).ok();
         let content_type = head.headers.get(CONTENT_TYPE).and_then(text);
-        let in_words = |status: Status| status.message().to_owned();
+        let describe_answer = |status: Status| status.message().to_owned();
         let unsupported = |_| format!("its media type is {:?}", content_type.as_deref().unwrap_or_default());
         let format = body_format(content_type.as_deref()).map_err(unsupported)?;
-        let json = body_json(format, &self.kind.api_version(), &self.kind.kind, &body).map_err(in_words)?;
+        let json = body_json(format, &self.kind.api_version(), &self.kind.kind, &body).map_err(describe_answer)?;
         Object::parse(json, self.kind).map_err(|error| error.to_string())
     }
 

@@ -39,9 +39,9 @@ const RETRY_AFTER: u32 = 1;
 
 /// All views of this hub.
 #[derive(Clone)]
-pub struct Derived(Arc<Shared>);
+pub struct Derived(Arc<ViewsState>);
 
-struct Shared {
+struct ViewsState {
     inputs: LiveInputs,
     tasks: TaskGroup,
     editions: Arc<Editions>,
@@ -67,7 +67,7 @@ impl Derived {
     /// Creates the state without a view. `tasks` owns the tasks of the views.
     #[must_use]
     pub fn new(inputs: LiveInputs, editions: Arc<Editions>, tasks: TaskGroup) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ViewsState {
             inputs,
             tasks,
             editions,
@@ -205,9 +205,9 @@ impl Derived {
     }
 }
 
-// === impl Shared ===
+// === impl ViewsState ===
 
-impl Shared {
+impl ViewsState {
     /// Ends the readers of a view; the next request creates another one.
     fn end(&self, view: &View) {
         self.has_dropped.store(true, Ordering::Relaxed);

@@ -119,7 +119,7 @@ mod tests {
     fn coordinator_is_left_longer_each_time() {
         let (clock, hand) = Clock::fake();
         let distrust = Distrust::default();
-        let wanted = |source| Wanted { source, detour: None };
+        let wanted = |source| Wanted { source, fallback: None };
         let follows = |source| distrust.instead("services", wanted(source), clock.boot()).source;
         assert_eq!(follows(Source::Coordinator), Source::Coordinator);
         let mut lasted = Vec::new();

@@ -20,8 +20,8 @@ use crate::upstream::Upstreams;
 
 /// First pause after a failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// Longest pause before a replica on a detour tries the coordinator again.
-const ON_DETOUR_MAX: Duration = Duration::from_secs(2);
+/// Longest pause before a replica that fell back to the cloud tries the coordinator again.
+const FALLBACK_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest pause after failures.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// First pause when the coordinator has no complete data yet.
@@ -70,7 +70,7 @@ impl Follower {
     pub async fn run(mut self) {
         let token = self.tasks.token();
         let (mut active, mut next): (Option<Running>, Option<Running>) = (None, None);
-        let mut detour = CloudFallback::default();
+        let mut fallback = CloudFallback::default();
         let mut backoff = Backoff::default();
         let mut distrusted = self.data.distrust().changes();
         loop {
@@ -82,7 +82,7 @@ impl Follower {
                 active.take_if(|running| running.source == Source::Coordinator);
             }
             let at_cloud = active.as_ref().is_some_and(|running| running.source == Source::Cloud);
-            let (target, begin) = detour.next(wanted, at_cloud);
+            let (target, begin) = fallback.next(wanted, at_cloud);
             self.drop_unwanted(target, &mut active, &mut next);
             let following = active.iter().chain(&next).any(|running| running.source == target);
             if !following && target != Source::None {
@@ -96,7 +96,7 @@ impl Follower {
                     Some(ended) => (next.take().map_or(target, |running| running.source), ended),
                     None => {
                         active = next.take();
-                        detour.confirmed(target);
+                        fallback.confirmed(target);
                         backoff.0 = BACKOFF_MIN;
                         self.data.sources().confirmed(self.replica.name(), target);
                         self.data.failures().works(self.replica.name());
@@ -120,7 +120,7 @@ impl Follower {
             if is_lost && active.is_none() {
                 self.data.sources().lost(self.replica.name());
             }
-            let pause = self.after(source, ended, wanted, &mut detour, &mut backoff);
+            let pause = self.after(source, ended, wanted, &mut fallback, &mut backoff);
             let is_asked_for = tokio::select! {
                 is_asked_for = self.pause(pause, general.source, &token) => is_asked_for,
                 Ok(()) = distrusted.changed() => Some(()),
@@ -148,7 +148,7 @@ impl Follower {
         source: Source,
         ended: StreamEnd,
         wanted: Wanted,
-        detour: &mut CloudFallback,
+        fallback: &mut CloudFallback,
         backoff: &mut Backoff,
     ) -> Duration {
         let (collection, name) = (self.replica.name(), source.as_str());
@@ -159,32 +159,32 @@ impl Follower {
                 // Only this hub reads the members.
                 let has_copy =
                     collection != members::COLLECTION && self.replica.collection().read(Collection::is_complete);
-                if detour.expired(source, wanted, has_copy) {
+                if fallback.expired(source, wanted, has_copy) {
                     tracing::info!(
                         collection,
                         "The coordinator cannot resume this replica; resuming at the cloud"
                     );
                     self.data.history().reopen();
-                    return wanted.detour.unwrap_or_default() + backoff.short();
+                    return wanted.fallback.unwrap_or_default() + backoff.short();
                 }
-                match detour {
-                    CloudFallback::Taken { .. } => backoff.grow().min(ON_DETOUR_MAX),
+                match fallback {
+                    CloudFallback::Taken { .. } => backoff.grow().min(FALLBACK_PAUSE_MAX),
                     CloudFallback::None | CloudFallback::List(_) => backoff.short(),
                 }
             }
             StreamEnd::OtherHistory => {
-                detour.contradicted(source);
+                fallback.contradicted(source);
                 backoff.short()
             }
             StreamEnd::Oversized(why) => {
                 let row = self.data.does_not_fit(collection, &why);
                 // A later list may fit. Resuming event by event would never reach it.
-                detour.contradicted(source);
+                fallback.contradicted(source);
                 after_oversized(row)
             }
             StreamEnd::NotReady(after) => {
                 self.note_failure(source, "requested a retry later");
-                detour.failed(source);
+                fallback.failed(source);
                 backoff.asked_for(source, after)
             }
             StreamEnd::Interrupted(why) => {
@@ -198,13 +198,13 @@ impl Follower {
             | StreamEnd::Unstored(why) => {
                 let why = format!("{name}: {why}");
                 self.data.failures().refused(collection, &why);
-                detour.failed(source);
+                fallback.failed(source);
                 backoff.grow()
             }
             StreamEnd::Failed(why) | StreamEnd::Silent(why) => {
                 tracing::debug!(collection, source = name, why, "Reflector failed");
                 self.note_failure(source, &why);
-                detour.failed(source);
+                fallback.failed(source);
                 backoff.grow()
             }
         }
@@ -250,7 +250,7 @@ impl Follower {
             confirmed: Some(confirm),
             opened: None,
             generation: self.replica.collection().read(Collection::generation),
-            has_detour: begin != Begin::List && wanted.detour.is_some() && source == Source::Coordinator,
+            has_fallback: begin != Begin::List && wanted.fallback.is_some() && source == Source::Coordinator,
             selected: None,
         };
         let token = self.tasks.token().child_token();

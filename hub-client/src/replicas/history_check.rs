@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_pool_protocol::history::{KnownHistory, Verdict};
+use yurt_pool_protocol::history::{HistoryVerdict, KnownHistory};
 
 use super::PoolData;
 use crate::health::{CloudReach, CoordinatorReach};
@@ -159,28 +159,28 @@ impl HistoryVerifier {
             return Ok((true, over));
         }
         let (verdict, over) = match against {
-            Some(why) => (Verdict::NewTimeline(why), over),
+            Some(why) => (HistoryVerdict::NewTimeline(why), over),
             None => self.ask_around(known, is_thorough).await?,
         };
-        if let Verdict::NewTimeline(why) = &verdict {
+        if let HistoryVerdict::NewTimeline(why) = &verdict {
             tracing::error!(
                 why,
                 "The cloud returned with another history; beginning a new generation"
             );
             self.lease.forget();
         }
-        Ok((matches!(verdict, Verdict::Same | Verdict::Lagging), over))
+        Ok((matches!(verdict, HistoryVerdict::Same | HistoryVerdict::Lagging), over))
     }
 
     /// Returns the verdict of the first server that gives one; that server is in use from then on.
-    async fn ask_around(&self, known: &KnownHistory, is_thorough: bool) -> Result<(Verdict, Opened), String> {
+    async fn ask_around(&self, known: &KnownHistory, is_thorough: bool) -> Result<(HistoryVerdict, Opened), String> {
         let (mut behind, mut failure) = (None, String::new());
         let servers = self.cloud.len();
         for left in (0..servers).rev() {
             let place = self.cloud.current();
             match self.ask(place, known, is_thorough).await {
                 Ok((answers, over)) => match known.judge(&answers, left > 0) {
-                    Verdict::Lagging => behind = Some((answers, over)),
+                    HistoryVerdict::Lagging => behind = Some((answers, over)),
                     verdict => return Ok((verdict, over)),
                 },
                 Err(why) => failure = why,

@@ -65,7 +65,7 @@ pub struct Reflector {
     /// Generation of the replica that this stream was opened for, or that it began; it changes no other.
     pub generation: u64,
     /// True if the replica may resume elsewhere instead of relisting.
-    pub has_detour: bool,
+    pub has_fallback: bool,
     /// Part of the collection that is followed, and the rights to read it; `None` for all of it with the hub's rights.
     pub selected: Option<Selected>,
 }

@@ -5,10 +5,10 @@ use tokio_util::sync::CancellationToken;
 
 /// Last judgement about a server. Requests in flight end when the server falls.
 #[derive(Debug)]
-pub struct Availability(Mutex<Known>);
+pub struct Availability(Mutex<AvailabilityState>);
 
 #[derive(Debug)]
-struct Known {
+struct AvailabilityState {
     is_up: Option<bool>,
     may_answer: bool,
     /// Cancelled while the server is known not to answer.
@@ -19,7 +19,7 @@ struct Known {
 
 impl Default for Availability {
     fn default() -> Self {
-        Self(Mutex::new(Known {
+        Self(Mutex::new(AvailabilityState {
             is_up: None,
             may_answer: true,
             lost: CancellationToken::new(),

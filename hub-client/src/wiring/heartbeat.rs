@@ -13,7 +13,7 @@ use crate::pool::heartbeat::relaying::Relaying;
 use crate::pool::lease_client::LeaseClient;
 use crate::pool::relay::advertise::Advertiser;
 use crate::pool::relay::client::{RelayClient, RelaySettings};
-use crate::pool::relay::route::Target;
+use crate::pool::relay::route::ConnectTarget;
 use crate::pool::relay::serve::Relay;
 use crate::pool::relay::tunnel::Limits;
 use crate::replicas::durable_copy::NODE_LEASE;
@@ -38,7 +38,7 @@ impl Wiring {
                 .collect(),
             tls: tls.clone(),
             relay: Relay {
-                targets: self.config.servers.iter().filter_map(Target::of).collect(),
+                targets: self.config.servers.iter().filter_map(ConnectTarget::of).collect(),
                 members: self.data.membership().clone(),
                 cloud: self.cloud.0.subscribe(),
                 rate: settings.bytes_per_second,

@@ -9,7 +9,7 @@ use yurt_test_support::eventually;
 
 use super::client::{Client, Watch};
 use super::cloud::resources::widgets;
-use super::cloud::{Cloud, Seen};
+use super::cloud::{Cloud, SeenRequest};
 use super::harness::{NODE_USER, TestHub};
 use super::sharing::{define_widgets, widget};
 
@@ -40,7 +40,7 @@ async fn cloud_with_a_node() -> Cloud {
     cloud
 }
 
-fn is_watch(seen: &Seen) -> bool {
+fn is_watch(seen: &SeenRequest) -> bool {
     seen.query.as_deref().unwrap_or_default().contains("watch=1")
 }
 
@@ -106,7 +106,7 @@ async fn clients_of_one_selection_share_one_stream_of_the_cloud() {
     assert_eq!(counts(&cloud, PODS), (1, 1));
     let asked = cloud.seen(PODS);
     assert!(asked.iter().all(|seen| seen.user.as_deref() == Some(NODE_USER)));
-    let selects = |seen: &Seen| {
+    let selects = |seen: &SeenRequest| {
         seen.query
             .as_ref()
             .unwrap()
@@ -328,9 +328,9 @@ async fn new_token_of_a_pod_continues_the_stream_of_its_old_one() {
     until_live(&hub, MAPS_OF_TOKENS).await;
     cloud.put("configmaps", named("new"));
     assert_eq!(watch.told().await, "ADDED new");
-    let of_second = |seen: &Seen| is_watch(seen) && seen.headers["authorization"] == "Bearer second";
+    let of_second = |seen: &SeenRequest| is_watch(seen) && seen.headers["authorization"] == "Bearer second";
     assert!(cloud.seen(MAPS).iter().any(of_second));
-    let of_hub = |seen: &Seen| seen.query.as_deref().unwrap_or_default().contains("limit=");
+    let of_hub = |seen: &SeenRequest| seen.query.as_deref().unwrap_or_default().contains("limit=");
     assert_eq!(
         cloud.seen(MAPS).iter().filter(|seen| of_hub(seen)).count(),
         lists,

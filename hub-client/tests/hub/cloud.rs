@@ -37,7 +37,7 @@ const BODY_MAX: usize = 1 << 20;
 
 /// The cloud. It answers until [`Cloud::go_away`], and again after [`Cloud::come_back`].
 pub(crate) struct Cloud {
-    shared: Arc<Shared>,
+    shared: Arc<CloudState>,
     addr: SocketAddr,
     /// Address that clients connect to instead of the server's own.
     front: Option<SocketAddr>,
@@ -48,7 +48,7 @@ pub(crate) struct Cloud {
 /// Answer of a script to a request.
 type Script = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
-struct Shared {
+struct CloudState {
     pki: Arc<TestPki>,
     resources: Resources,
     requests: Requests,
@@ -59,7 +59,7 @@ struct Shared {
     refused_tokens: Mutex<BTreeSet<String>>,
     /// Received reviews, by path.
     reviews: Mutex<Vec<(String, Value)>>,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<SeenRequest>>,
     /// Users without any rights, and `user path` for users without one right.
     forbidden: Mutex<BTreeSet<String>>,
     /// Holder of the election lease, and the number of its changes.
@@ -72,7 +72,7 @@ struct Shared {
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenRequest {
     pub(crate) method: Method,
     pub(crate) path: String,
     pub(crate) query: Option<String>,
@@ -85,9 +85,9 @@ pub(crate) struct Seen {
     pub(crate) at: SocketAddr,
 }
 
-// === impl Seen ===
+// === impl SeenRequest ===
 
-impl Seen {
+impl SeenRequest {
     /// True if it requests objects without their content: for a proof or a comparison, not for a replica.
     pub(crate) fn is_of_metadata(&self) -> bool {
         let accept = self
@@ -112,7 +112,7 @@ impl Cloud {
     }
 
     async fn start_in(pki: Arc<TestPki>) -> Self {
-        let shared = Shared {
+        let shared = CloudState {
             pki,
             resources: Resources::new(),
             requests: Requests::default(),
@@ -134,7 +134,7 @@ impl Cloud {
         Self::serve(self.shared.clone()).await
     }
 
-    async fn serve(shared: Arc<Shared>) -> Self {
+    async fn serve(shared: Arc<CloudState>) -> Self {
         let mut cloud = Self {
             shared,
             addr: LOOPBACK,
@@ -282,7 +282,7 @@ impl Cloud {
     }
 
     /// Returns the requests for `path` so far.
-    pub(crate) fn seen(&self, path: &str) -> Vec<Seen> {
+    pub(crate) fn seen(&self, path: &str) -> Vec<SeenRequest> {
         self.shared
             .seen
             .lock()
@@ -293,7 +293,7 @@ impl Cloud {
     }
 
     /// Returns all requests so far.
-    pub(crate) fn all_seen(&self) -> Vec<Seen> {
+    pub(crate) fn all_seen(&self) -> Vec<SeenRequest> {
         self.shared.seen.lock().clone()
     }
 
@@ -308,9 +308,9 @@ impl Cloud {
     }
 }
 
-// === impl Shared ===
+// === impl CloudState ===
 
-impl Shared {
+impl CloudState {
     async fn answer(
         &self,
         request: Request<Incoming>,
@@ -324,7 +324,7 @@ impl Shared {
             let host = authority.as_str().parse().unwrap();
             headers.entry(http::header::HOST).or_insert(host);
         }
-        self.seen.lock().push(Seen {
+        self.seen.lock().push(SeenRequest {
             method: request.method().clone(),
             path: path.clone(),
             query: request.uri().query().map(str::to_owned),

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use yurt_runtime::http::{APPLICATION_JSON, empty, json as answer_json, respond, stream as body_of};
 use yurt_test_support::{TestDir, eventually};
 
-use super::cloud::{Cloud, Seen};
+use super::cloud::{Cloud, SeenRequest};
 use super::harness::TestHub;
 use super::pool::{DELEGATE, ELECTION_LEASES, NODE_LEASES, Pool};
 use super::relay_pool::Link;
@@ -608,7 +608,7 @@ async fn follower_keeps_one_connection_to_the_coordinator_and_a_leader_two() {
         let user = format!("system:node:{node}");
         let seen = pool.coordinator.all_seen().into_iter();
         // The first start checks the certificates before anything else.
-        let is_it = |seen: &Seen| {
+        let is_it = |seen: &SeenRequest| {
             seen.at == pool.coordinator.addr() && seen.user.as_ref() == Some(&user) && seen.path != "/livez"
         };
         seen.filter(is_it).map(|seen| seen.peer).collect()
@@ -619,7 +619,8 @@ async fn follower_keeps_one_connection_to_the_coordinator_and_a_leader_two() {
     let lease = format!("{NODE_LEASES}/n2");
     let beat = r#"{"metadata":{"name":"n2","namespace":"kube-node-lease"},"spec":{"holderIdentity":"n2"}}"#;
     follower.kubelet().put(&lease, "application/json", beat).await;
-    let is_written = |seen: &Seen| seen.user.as_deref() == Some("system:node:n2") && seen.path.starts_with(NODE_LEASES);
+    let is_written =
+        |seen: &SeenRequest| seen.user.as_deref() == Some("system:node:n2") && seen.path.starts_with(NODE_LEASES);
     eventually("the beat is in the pool", async || {
         let seen = pool.coordinator.all_seen();
         seen.iter()

@@ -13,7 +13,7 @@ use yurt_runtime::http::{json as answer_json, read_body};
 use yurt_test_support::{TestDir, eventually};
 
 use super::cloud::leases::ELECTION;
-use super::cloud::{Cloud, Seen};
+use super::cloud::{Cloud, SeenRequest};
 use super::harness::TestHub;
 
 /// Path of the collection of the election lease at the coordinator.
@@ -186,9 +186,9 @@ impl Pool {
     }
 
     /// Requests of the hub of `node` to the coordinator about leases, watches included.
-    pub(crate) fn asked_about_leases(&self, node: &str) -> Vec<Seen> {
+    pub(crate) fn asked_about_leases(&self, node: &str) -> Vec<SeenRequest> {
         let user = format!("system:node:{node}");
-        let is_it = |seen: &Seen| seen.user.as_ref() == Some(&user) && seen.path.contains("/leases");
+        let is_it = |seen: &SeenRequest| seen.user.as_ref() == Some(&user) && seen.path.contains("/leases");
         self.coordinator.all_seen().into_iter().filter(is_it).collect()
     }
 }

@@ -8,7 +8,7 @@ use yurt_apimachinery::options::ContinueToken;
 use yurt_runtime::http::{gzip_bytes, json as answer_json};
 use yurt_test_support::eventually;
 
-use super::cloud::{Cloud, Seen};
+use super::cloud::{Cloud, SeenRequest};
 use super::harness::TestHub;
 
 const SERVICES: &str = "/api/v1/services";
@@ -206,7 +206,7 @@ async fn list_outlives_a_kill_right_after_it() {
     let mut cloud = Cloud::start().await;
     cloud.put("services", service("web", 80));
     let mut hub = TestHub::start(&cloud, &[]).await;
-    let watches = |seen: &Seen| seen.query.as_deref().is_some_and(|query| query.contains("watch=1"));
+    let watches = |seen: &SeenRequest| seen.query.as_deref().is_some_and(|query| query.contains("watch=1"));
     let watched = async || cloud.seen(SERVICES).iter().any(watches).then_some(());
     eventually("the watch follows the list, once it is stored", watched).await;
     cloud.go_away().await;

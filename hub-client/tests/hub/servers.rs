@@ -10,7 +10,7 @@ use http::header::HOST;
 use yurt_runtime::http::{json as answer_json, text};
 use yurt_test_support::eventually;
 
-use super::cloud::{Cloud, Seen};
+use super::cloud::{Cloud, SeenRequest};
 use super::harness::TestHub;
 use super::relay_pool::Link;
 
@@ -102,7 +102,7 @@ async fn streams_of_data_leave_a_server_that_is_down_although_it_answers() {
         async move { text(code, "") }
     });
     let streams = |path: &'static str| {
-        let is_watch = |seen: &Seen| seen.query.as_ref().is_some_and(|query| query.contains("watch=1"));
+        let is_watch = |seen: &SeenRequest| seen.query.as_ref().is_some_and(|query| query.contains("watch=1"));
         let seen = first.seen(path).into_iter();
         let watches: BTreeSet<SocketAddr> = seen.filter(is_watch).map(|seen| seen.at).collect();
         watches

@@ -10,7 +10,7 @@ use yurt_runtime::http::{json as answer_json, respond, stream as body_of};
 
 use super::client::Answer;
 use super::cloud::resources::widgets;
-use super::cloud::{Cloud, Seen};
+use super::cloud::{Cloud, SeenRequest};
 use super::harness::TestHub;
 use super::thin_links::Link;
 
@@ -200,7 +200,7 @@ async fn begun_list_of_a_resource_that_is_given_up_is_dropped() {
     list(&cloud, "[]");
     hub.until("it must be given up", |state| state["collections"][NAME].is_null())
         .await;
-    let begins = |seen: &&Seen| !seen.is_of_metadata() && seen.query.as_deref().is_some_and(is_first_page);
+    let begins = |seen: &&SeenRequest| !seen.is_of_metadata() && seen.query.as_deref().is_some_and(is_first_page);
     let before = cloud.seen(WIDGETS).iter().filter(begins).count();
     list(&cloud, &json!([widgets]).to_string());
     hub.until("it must be copied", has_copy).await;

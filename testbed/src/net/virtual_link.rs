@@ -11,13 +11,13 @@ use yurt_workspace::Stopwatch;
 use super::link_conditions::{Direction, PacketOutcome};
 use super::tcp_reset;
 use super::tun::Tun;
-use crate::link::{Counters, Mode, Way};
+use crate::link::{Counters, FlowDirection, Mode};
 
 /// One direction of a virtual link.
 struct Half {
     from: Arc<Tun>,
     to: Arc<Tun>,
-    way: Way,
+    way: FlowDirection,
     direction: Direction,
     mode: watch::Receiver<Mode>,
     counters: Arc<Counters>,
@@ -44,15 +44,15 @@ pub(super) fn connect(
 ) {
     let (near, far) = (Arc::new(near), Arc::new(far));
     let ways = [
-        (Arc::clone(&near), Arc::clone(&far), Way::Request),
-        (far, near, Way::Answer),
+        (Arc::clone(&near), Arc::clone(&far), FlowDirection::Request),
+        (far, near, FlowDirection::Answer),
     ];
     for (from, to, way) in ways {
         let half = Half {
             from,
             to,
             way,
-            direction: Direction::new(seed ^ u64::from(way == Way::Answer)),
+            direction: Direction::new(seed ^ u64::from(way == FlowDirection::Answer)),
             mode: mode.clone(),
             counters: Arc::clone(counters),
             clock: Stopwatch::start(),
@@ -120,9 +120,9 @@ impl Half {
             }
             let packet = first.remove();
             match self.way {
-                Way::Request if tcp_reset::opens_a_connection(&packet) => self.counters.add_connection(),
-                Way::Request => {}
-                Way::Answer => self.counters.add_bytes(packet.len()),
+                FlowDirection::Request if tcp_reset::opens_a_connection(&packet) => self.counters.add_connection(),
+                FlowDirection::Request => {}
+                FlowDirection::Answer => self.counters.add_bytes(packet.len()),
             }
             self.to.write(&packet);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use yurt_chaos_validate::history::{self, History, Seen, Truth, Verdict};
+use yurt_chaos_validate::history::{self, CheckResult, History, HistoryItem, Truth};
 use yurt_runtime::TaskGroup;
 use yurt_testbed::api::Api;
 use yurt_testbed::client::{Client, WATCH_SECONDS};
@@ -70,9 +70,9 @@ impl Histories {
     }
 
     /// Ends the changes, waits until every client has the last one, and checks their histories.
-    pub(super) async fn check(&self) -> Result<Verdict> {
+    pub(super) async fn check(&self) -> Result<CheckResult> {
         let _ = self.changes.shutdown(STOP_LIMIT).await;
-        let mut verdict = Verdict::default();
+        let mut verdict = CheckResult::default();
         for (index, client) in self.clients.iter().enumerate() {
             let reference_client = &self.reference_clients[index % self.reference_clients.len()];
             let what = format!("{} has everything and gets a bookmark", client.name);
@@ -83,7 +83,7 @@ impl Histories {
                 );
                 let told = client.told();
                 ensure!(
-                    matches!(history::last_received(&told), Some(Seen::Bookmark(_))),
+                    matches!(history::last_received(&told), Some(HistoryItem::Bookmark(_))),
                     "no bookmark after the last change"
                 );
                 Ok(told)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::sync::watch;
-use yurt_chaos_validate::history::{self, History, Seen, Truth, Verdict};
+use yurt_chaos_validate::history::{self, CheckResult, History, HistoryItem, Truth};
 use yurt_chaos_validate::views;
 use yurt_testbed::api::{Api, Listing};
 use yurt_testbed::client::{Client, WATCH_SECONDS, WatchOptions};
@@ -125,7 +125,7 @@ pub(super) async fn hold_all(
 pub(super) async fn last_bookmarks(clients: impl Iterator<Item = &Recorded>) -> Result<()> {
     for client in clients {
         let got = async || {
-            let is_last = matches!(history::last_received(&client.seen()), Some(Seen::Bookmark(_)));
+            let is_last = matches!(history::last_received(&client.seen()), Some(HistoryItem::Bookmark(_)));
             ensure!(is_last, "no bookmark yet");
             Ok(())
         };
@@ -136,8 +136,8 @@ pub(super) async fn last_bookmarks(clients: impl Iterator<Item = &Recorded>) -> 
 
 /// Checks every client's history against the histories of the reference clients. A demo cloud never makes one of them list again;
 /// kube-apiserver does after a restart, and changes it missed then are not checked.
-pub(super) fn verdict(reference_clients: &[Recorded], clients: &[Recorded], is_ours: bool) -> Verdict {
-    let mut verdict = Verdict::default();
+pub(super) fn verdict(reference_clients: &[Recorded], clients: &[Recorded], is_ours: bool) -> CheckResult {
+    let mut verdict = CheckResult::default();
     for client in clients {
         let Some(reference_client) = reference_clients
             .iter()
@@ -199,7 +199,7 @@ impl Recorded {
     }
 
     /// The verdict with this client's name on its violations.
-    pub(super) fn named(&self, mut verdict: Verdict) -> Verdict {
+    pub(super) fn named(&self, mut verdict: CheckResult) -> CheckResult {
         for violation in &mut verdict.violations {
             *violation = format!("{}: {violation}", self.name);
         }

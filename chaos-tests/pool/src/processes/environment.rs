@@ -20,7 +20,7 @@ use yurt_testbed::pool::TestPool;
 use yurt_testbed::program;
 use yurt_testbed::sample::{self, FOREIGN_NODE, NODES, POOL};
 
-use super::faults::{Act, Fault, Target, Topology};
+use super::faults::{Act, Fault, FaultTarget, Topology};
 use super::hostile::{self, Actors};
 use super::local_writes::LocalWrites;
 use super::memory::Peaks;
@@ -221,47 +221,50 @@ impl Environment {
     ///
     /// # Errors
     /// An operation that the machine refused; never an action of a program of the pool.
-    pub(super) async fn perform(&mut self, target: Target, act: Act) -> Result<()> {
+    pub(super) async fn perform(&mut self, target: FaultTarget, act: Act) -> Result<()> {
         let (identities, is_bad) = (&self.pool.setup.identities, act == Act::Bad);
         match (target, act) {
-            (Target::Hub(_) | Target::Coordinator(_) | Target::EtcdMember(_) | Target::Cloud, _) => {
+            (
+                FaultTarget::Hub(_) | FaultTarget::Coordinator(_) | FaultTarget::EtcdMember(_) | FaultTarget::Cloud,
+                _,
+            ) => {
                 return self.on_program(target, act).await;
             }
-            (Target::HubClock(hub), Act::Skew(seconds)) => {
+            (FaultTarget::HubClock(hub), Act::Skew(seconds)) => {
                 set_clock(&self.pool.setup.dir, &self.pool.hubs[hub].process, seconds)?
             }
-            (Target::CoordinatorClock(index), Act::Skew(seconds)) => {
+            (FaultTarget::CoordinatorClock(index), Act::Skew(seconds)) => {
                 let dir = self.pool.setup.dir.clone();
                 let coordinator = self.pool.coordinators().nth(index).context("no such coordinator")?;
                 set_clock(&dir, &coordinator.process, seconds)?;
             }
-            (Target::EtcdHistory, Act::Bad) => {
+            (FaultTarget::EtcdHistory, Act::Bad) => {
                 let etcd = self.pool.etcd.as_ref().context("there is no etcd")?;
                 // Without a quorum etcd does not compact, which is no fault of the pool.
                 let _ = etcd.compact().await;
             }
-            (Target::CloudLink(hub), Act::Link(mode)) => self.pool.hubs[hub].link.set(mode),
-            (Target::PoolLink(hub), Act::Link(mode)) => self.pool.hubs[hub].pool_link.set(mode),
-            (Target::CoordinatorDisk, _) => on_disk(self.disks.first(), act)?,
-            (Target::HubDisk(hub), _) => on_disk(self.disks.get(1 + hub), act)?,
-            (Target::HubCertificate(hub), Act::Issue(issue)) => self.pool.hubs[hub].issue(identities, issue)?,
-            (Target::CoordinatorCertificate, Act::Issue(issue)) => {
+            (FaultTarget::CloudLink(hub), Act::Link(mode)) => self.pool.hubs[hub].link.set(mode),
+            (FaultTarget::PoolLink(hub), Act::Link(mode)) => self.pool.hubs[hub].pool_link.set(mode),
+            (FaultTarget::CoordinatorDisk, _) => on_disk(self.disks.first(), act)?,
+            (FaultTarget::HubDisk(hub), _) => on_disk(self.disks.get(1 + hub), act)?,
+            (FaultTarget::HubCertificate(hub), Act::Issue(issue)) => self.pool.hubs[hub].issue(identities, issue)?,
+            (FaultTarget::CoordinatorCertificate, Act::Issue(issue)) => {
                 identities.replace_server("coordinator", issue)?;
             }
-            (Target::Authorities, _) => identities.trust_next(is_bad)?,
-            (Target::Scope, _) => drop(self.scope.send_replace(is_bad)),
-            (Target::Traffic, _) => drop(self.huge.send_replace(is_bad)),
-            (Target::Readers(hub), _) => drop(self.readers[hub].send_replace(!is_bad)),
-            (Target::Actor(actor), _) => self.actors.iter().for_each(|actors| actors.set(actor, is_bad)),
+            (FaultTarget::Authorities, _) => identities.trust_next(is_bad)?,
+            (FaultTarget::Scope, _) => drop(self.scope.send_replace(is_bad)),
+            (FaultTarget::Traffic, _) => drop(self.huge.send_replace(is_bad)),
+            (FaultTarget::Readers(hub), _) => drop(self.readers[hub].send_replace(!is_bad)),
+            (FaultTarget::Actor(actor), _) => self.actors.iter().for_each(|actors| actors.set(actor, is_bad)),
             // Acts that do not apply to such a target.
             (
-                Target::CloudLink(_)
-                | Target::PoolLink(_)
-                | Target::HubCertificate(_)
-                | Target::CoordinatorCertificate
-                | Target::HubClock(_)
-                | Target::CoordinatorClock(_)
-                | Target::EtcdHistory,
+                FaultTarget::CloudLink(_)
+                | FaultTarget::PoolLink(_)
+                | FaultTarget::HubCertificate(_)
+                | FaultTarget::CoordinatorCertificate
+                | FaultTarget::HubClock(_)
+                | FaultTarget::CoordinatorClock(_)
+                | FaultTarget::EtcdHistory,
                 _,
             ) => {}
         }
@@ -298,18 +301,18 @@ impl Environment {
         coordinators.chain(hubs.iter_mut().map(|hub| &mut hub.process))
     }
 
-    async fn on_program(&mut self, target: Target, act: Act) -> Result<()> {
+    async fn on_program(&mut self, target: FaultTarget, act: Act) -> Result<()> {
         let pool = &mut self.pool;
         let (process, disk) = match target {
-            Target::Hub(hub) => {
+            FaultTarget::Hub(hub) => {
                 let hub = &mut pool.hubs[hub];
                 (&mut hub.process, Some(&hub.cache))
             }
-            Target::Coordinator(index) => {
+            FaultTarget::Coordinator(index) => {
                 let coordinator = pool.coordinators().nth(index).context("no such coordinator")?;
                 (&mut coordinator.process, Some(&coordinator.data))
             }
-            Target::EtcdMember(index) => {
+            FaultTarget::EtcdMember(index) => {
                 let etcd = pool.etcd.as_mut().context("there is no etcd")?;
                 (&mut etcd.members[index].process, None)
             }
@@ -322,7 +325,9 @@ impl Environment {
             Act::LoseDisk => {
                 empty(disk.context("this one has no disk to lose")?)?;
                 // The data of an etcd is not on that disk.
-                if let (Target::Coordinator(_), None, Some(local_writes)) = (target, &pool.etcd, &self.local_writes) {
+                if let (FaultTarget::Coordinator(_), None, Some(local_writes)) =
+                    (target, &pool.etcd, &self.local_writes)
+                {
                     local_writes.forget();
                 }
                 Ok(())

@@ -217,7 +217,7 @@ pub(super) enum Need {
 
 /// A program or a link that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum FaultTarget {
     Hub(usize),
     Coordinator(usize),
     EtcdMember(usize),
@@ -285,7 +285,7 @@ pub(super) enum Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) after: Duration,
-    pub(super) target: Target,
+    pub(super) target: FaultTarget,
     pub(super) act: Act,
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use yurt_apimachinery::time::MicroTime;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_testbed::api::{Api, key_and_version};
-use yurt_testbed::client::{Client, Told, WATCH_SECONDS};
+use yurt_testbed::client::{Client, Received, WATCH_SECONDS};
 
 /// Path of the leases.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
@@ -33,7 +33,7 @@ pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Heartbeats>> {
     let shared = Arc::clone(&heartbeats);
     // The task lives as long as the group; the client itself is not needed.
     let _ = Client::recording(tasks, cloud.clone(), LEASES, WATCH_SECONDS, move |told| {
-        if let Told::Event(event) = told {
+        if let Received::Event(event) = told {
             let now = Clock::system().unix();
             let right = MicroTime::from_unix(now.secs + AHEAD, now.nanos).to_string();
             shared.lock().unwrap_or_else(PoisonError::into_inner).see(event, &right);

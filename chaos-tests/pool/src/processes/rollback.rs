@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use yurt_chaos_validate::history::{Truth, Verdict};
+use yurt_chaos_validate::history::{CheckResult, Truth};
 use yurt_chaos_validate::rollback::{self, Rollback};
 use yurt_runtime::Clock;
 use yurt_testbed::hub::COLLECTIONS;
@@ -17,7 +17,7 @@ use yurt_testbed::ready;
 
 use super::clients::{self, Recorded};
 use super::environment::{self, Environment};
-use super::faults::{Act, Target};
+use super::faults::{Act, FaultTarget};
 use super::run;
 use super::traffic::Traffic;
 
@@ -60,7 +60,7 @@ pub(super) async fn play(
     reference_clients: &[Recorded],
     clients: &[Recorded],
     leader: Option<usize>,
-) -> Result<Verdict> {
+) -> Result<CheckResult> {
     let meanwhile = match (seed % 3, leader) {
         (0, _) => Meanwhile::Nothing,
         (1, Some(_)) => Meanwhile::LeaderKilled,
@@ -77,9 +77,9 @@ pub(super) async fn play(
         Meanwhile::LeaderKilled => (Act::Kill, Act::Start),
         Meanwhile::Offline => (Act::Link(Mode::Cut), Act::Link(Mode::Pass)),
     };
-    let targets: Vec<Target> = match (meanwhile, leader) {
-        (Meanwhile::LeaderKilled, Some(leader)) => vec![Target::Hub(leader)],
-        _ => (0..environment.pool.hubs.len()).map(Target::CloudLink).collect(),
+    let targets: Vec<FaultTarget> = match (meanwhile, leader) {
+        (Meanwhile::LeaderKilled, Some(leader)) => vec![FaultTarget::Hub(leader)],
+        _ => (0..environment.pool.hubs.len()).map(FaultTarget::CloudLink).collect(),
     };
     for target in &targets {
         environment.perform(*target, begin).await?;
@@ -104,7 +104,7 @@ pub(super) async fn play(
         .iter()
         .filter(|one| one.resumes && !one.is_filtered() && COLLECTIONS.contains(&one.collection));
     clients::last_bookmarks(resuming).await?;
-    let mut verdict = Verdict::default();
+    let mut verdict = CheckResult::default();
     for reference_client in &again {
         reference_client.save(&environment.pool.setup.dir)?;
         let before = before

@@ -19,7 +19,7 @@ use yurt_workspace::Stopwatch;
 
 use super::clients::{self, Recorded};
 use super::environment::{Environment, Store};
-use super::faults::{Act, Fault, Target};
+use super::faults::{Act, Fault, FaultTarget};
 use super::heartbeats::{self, Heartbeats};
 use super::hostile::{self, Actors};
 use super::local_writes::LocalWrites;
@@ -28,7 +28,7 @@ use super::rollback;
 use super::schedule::Schedule;
 use super::traffic::{Traffic, Written};
 use leaders::Leaders;
-pub(super) use outcome::Outcome;
+pub(super) use outcome::RunOutcome;
 
 /// Parameters of a run.
 pub(super) struct Plan {
@@ -65,7 +65,7 @@ const FEED: &str = "/yurt/v1/feed";
 ///
 /// # Errors
 /// A pool that does not come up; later failures are in the outcome.
-pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
+pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<RunOutcome> {
     let (mut environment, heartbeats) = start(setup, plan).await?;
     let reference_clients = clients::reference_clients(&environment, "cloud", environment.collections()).await?;
     let mut clients = clients::behind_hubs(&environment);
@@ -115,7 +115,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
         }
     };
     let written = *written.borrow();
-    Ok(Outcome {
+    Ok(RunOutcome {
         struck: plan.kinds.iter().map(struck).collect(),
         written,
         clients: clients.len(),
@@ -217,7 +217,7 @@ async fn forge(environment: &mut Environment, plan: &Plan, clients: &[Recorded],
 async fn attack_alone(environment: &mut Environment, kinds: &[Fault]) -> Result<()> {
     for actor in kinds.iter().filter_map(|kind| kind.actor()) {
         println!("at rest; {actor} attacks alone");
-        environment.perform(Target::Actor(actor), Act::Bad).await?;
+        environment.perform(FaultTarget::Actor(actor), Act::Bad).await?;
         tokio::time::sleep(ALONE).await;
         let what = format!("every hub serves its node while {actor} attacks");
         wait_for(ASKING, &what, async || serve_nodes(&environment.pool).await).await?;
@@ -229,7 +229,7 @@ async fn attack_alone(environment: &mut Environment, kinds: &[Fault]) -> Result<
             Ok(())
         };
         wait_for(PATIENCE, &what, refused).await?;
-        environment.perform(Target::Actor(actor), Act::Good).await?;
+        environment.perform(FaultTarget::Actor(actor), Act::Good).await?;
         let what = format!("one hub leads after {actor} has attacked");
         wait_for(Election::SHORT.lease + ASKING, &what, async || {
             environment.pool.leader().await

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::faults::{Act, Fault, Step, Target, Topology};
+use super::faults::{Act, Fault, FaultTarget, Step, Topology};
 
 /// Pause between two faults, in milliseconds; faults overlap.
 const PAUSE_MILLIS: std::ops::Range<u64> = 300..2_500;
@@ -22,7 +22,7 @@ pub(super) struct Schedule {
     round: Vec<Fault>,
     next_strike: Duration,
     /// Steps to come, by time and a number that keeps the order.
-    steps: BTreeMap<(Duration, u64), (Target, Act)>,
+    steps: BTreeMap<(Duration, u64), (FaultTarget, Act)>,
     number: u64,
     struck: BTreeMap<Fault, u32>,
 }
@@ -80,13 +80,13 @@ impl Schedule {
     }
 
     /// The next step that is due.
-    pub(super) fn due(&mut self, now: Duration) -> Option<(Target, Act)> {
+    pub(super) fn due(&mut self, now: Duration) -> Option<(FaultTarget, Act)> {
         let first = self.steps.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
     /// Every undo step that is left, in order.
-    pub(super) fn rest(&mut self) -> Vec<(Target, Act)> {
+    pub(super) fn rest(&mut self) -> Vec<(FaultTarget, Act)> {
         std::mem::take(&mut self.steps).into_values().collect()
     }
 

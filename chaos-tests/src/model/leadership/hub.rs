@@ -1,6 +1,6 @@
 //! Rules of a hub: client-go's algorithm with a hard deadline counted from sending, and the feed while it leads.
 
-use super::state::{ALL_BODIES, Claim, EXPIRY, HOLD, Hold, HubId, Lease, Message, Purpose, Request, Seen, State};
+use super::state::{ALL_BODIES, Claim, EXPIRY, HOLD, Hold, HubId, Lease, LeaseView, Message, Purpose, Request, State};
 use super::{Leadership, Mutation};
 
 // === impl Leadership ===
@@ -35,9 +35,9 @@ impl Leadership {
             };
         }
         let (free, ours) = match hub.seen {
-            Seen::Unknown => (false, false),
-            Seen::Absent => (true, false),
-            Seen::Lease(lease) => {
+            LeaseView::Unknown => (false, false),
+            LeaseView::Absent => (true, false),
+            LeaseView::Lease(lease) => {
                 let expired = hub.since >= EXPIRY || self.is(Mutation::RemoteClock) || self.is_foreign(id);
                 let ours = lease.holder == Some(id);
                 (lease.holder.is_none() || ours || expired, ours)
@@ -67,7 +67,7 @@ impl Leadership {
         let attempt = (0..=u8::MAX).find(|attempt| !is_taken(*attempt)).unwrap_or_default();
         let hub = &mut state.hubs[usize::from(id)];
         let seen = match hub.seen {
-            Seen::Lease(lease) => Some(lease),
+            LeaseView::Lease(lease) => Some(lease),
             _ => None,
         };
         let changes_holder = purpose == Purpose::Acquire && seen.is_some_and(|lease| lease.holder != Some(id));
@@ -86,7 +86,7 @@ impl Leadership {
         };
         if self.is_hostile(id) {
             // It waits for no answer, and remembers nothing.
-            hub.seen = Seen::Unknown;
+            hub.seen = LeaseView::Unknown;
             state.wire.insert(message);
             return;
         }
@@ -117,7 +117,7 @@ impl Leadership {
             return;
         };
         hub.request = None;
-        hub.seen = Seen::Lease(lease);
+        hub.seen = LeaseView::Lease(lease);
         hub.since = 0;
         if request.purpose == Purpose::Release {
             hub.hold = None;
@@ -135,18 +135,18 @@ impl Leadership {
 
     /// Reads the lease, or receives it from the watch.
     pub(super) fn observe(&self, state: &mut State, id: HubId) {
-        let now = state.server.lease.map_or(Seen::Absent, Seen::Lease);
+        let now = state.server.lease.map_or(LeaseView::Absent, LeaseView::Lease);
         let hub = &mut state.hubs[usize::from(id)];
         // Renewals are detected by the record, as in client-go: a new resourceVersion alone is no renewal.
         let same = match (hub.seen, now) {
-            (Seen::Lease(a), Seen::Lease(b)) => (a.stamp, a.holder) == (b.stamp, b.holder),
+            (LeaseView::Lease(a), LeaseView::Lease(b)) => (a.stamp, a.holder) == (b.stamp, b.holder),
             (a, b) => a == b,
         };
         if !same {
             hub.since = 0;
         }
         hub.seen = now;
-        let ours = matches!(now, Seen::Lease(lease) if lease.holder == Some(id));
+        let ours = matches!(now, LeaseView::Lease(lease) if lease.holder == Some(id));
         if !ours {
             hub.hold = None;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::coordinator;
 
 use super::state::{
-    ALL_BODIES, Broken, Claim, Data, EXPIRY, HubId, Lease, Message, Pending, Place, Purpose, Server, State,
+    ALL_BODIES, Broken, Claim, Data, EXPIRY, HubId, Lease, LogPosition, Message, Pending, Purpose, Server, State,
 };
 use super::{Leadership, Mutation};
 use crate::faults::Fault;
@@ -139,7 +139,7 @@ impl Leadership {
             before: (&before, ticks(EXPIRY)),
             after: Some(&after),
         };
-        write.is_allowed(coordinator::Known {
+        write.is_allowed(coordinator::LeaseAge {
             opened: ticks(server.opened),
             written: ticks(if takes_at_once { EXPIRY } else { server.written }),
             renewed: server.renewed,
@@ -203,13 +203,13 @@ impl Leadership {
         }
     }
 
-    fn apply_events(&self, state: &mut State, claim: Claim, after: Place, up_to: u8) {
+    fn apply_events(&self, state: &mut State, claim: Claim, after: LogPosition, up_to: u8) {
         let data = state.server.data;
         let same_timeline = data.place.generation == after.generation || self.is(Mutation::NoGenerationCompare);
         if !same_timeline || !data.complete || after.position != data.place.position {
             return;
         }
-        let place = Place {
+        let place = LogPosition {
             position: up_to,
             ..data.place
         };
@@ -219,14 +219,14 @@ impl Leadership {
         self.applied(state, claim, Data { place, bodies, ..data });
     }
 
-    fn is_behind(&self, data: Data, at: Place) -> bool {
+    fn is_behind(&self, data: Data, at: LogPosition) -> bool {
         let held = data.place;
         let old_timeline = at.generation < held.generation && !self.is(Mutation::NoGenerationCompare);
         let older = at.generation <= held.generation && at.position < held.position;
         old_timeline || (older && !self.is(Mutation::SnapshotBehind))
     }
 
-    fn apply_index(&self, state: &mut State, claim: Claim, at: Place) {
+    fn apply_index(&self, state: &mut State, claim: Claim, at: LogPosition) {
         let data = state.server.data;
         if self.is_behind(data, at) {
             return;
@@ -254,7 +254,7 @@ impl Leadership {
         state.server.pending = Some(Pending { claim, at, bodies });
     }
 
-    fn apply_body(&self, state: &mut State, claim: Claim, at: Place, body: u8) {
+    fn apply_body(&self, state: &mut State, claim: Claim, at: LogPosition, body: u8) {
         let Some(pending) = state
             .server
             .pending

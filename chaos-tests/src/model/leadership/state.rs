@@ -34,7 +34,7 @@ pub struct Lease {
 
 /// A position in the cloud's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct LogPosition {
     /// Timeline.
     pub generation: u8,
     /// RV.
@@ -101,7 +101,7 @@ pub enum Message {
         /// Claim of the sender.
         claim: Claim,
         /// Timeline and `after`.
-        after: Place,
+        after: LogPosition,
         /// `upTo`.
         up_to: u8,
     },
@@ -112,7 +112,7 @@ pub enum Message {
         /// Claim of the sender.
         claim: Claim,
         /// Timeline and `at`.
-        at: Place,
+        at: LogPosition,
     },
     /// Leader to coordinator: one of the two bodies.
     Body {
@@ -121,7 +121,7 @@ pub enum Message {
         /// Claim of the sender.
         claim: Claim,
         /// Timeline and `at`.
-        at: Place,
+        at: LogPosition,
         /// Index of the body.
         body: u8,
     },
@@ -131,7 +131,7 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Data {
     /// Timeline and `C`.
-    pub place: Place,
+    pub place: LogPosition,
     /// True if it is published as complete.
     pub complete: bool,
     /// Bodies that are present.
@@ -144,7 +144,7 @@ pub struct Pending {
     /// Claim of its sender.
     pub claim: Claim,
     /// Place of the snapshot.
-    pub at: Place,
+    pub at: LogPosition,
     /// Bodies that have arrived.
     pub bodies: u8,
 }
@@ -206,7 +206,7 @@ pub struct Hold {
 
 /// Knowledge of a hub about the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Seen {
+pub enum LeaseView {
     /// Nothing.
     Unknown,
     /// There is none.
@@ -219,7 +219,7 @@ pub enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hub {
     /// The lease as last seen.
-    pub seen: Seen,
+    pub seen: LeaseView,
     /// Ticks since it was first seen like that.
     pub since: u8,
     /// Write in flight.
@@ -227,7 +227,7 @@ pub struct Hub {
     /// Leadership.
     pub hold: Option<Hold>,
     /// Position of its replica.
-    pub replica: Place,
+    pub replica: LogPosition,
 }
 
 /// Number of environment actions so far.
@@ -283,7 +283,7 @@ pub struct State {
     /// Messages on their way.
     pub wire: BTreeSet<Message>,
     /// End of the cloud's log.
-    pub cloud: Place,
+    pub cloud: LogPosition,
     /// Faults so far.
     pub spent: Spent,
     /// Observer, for the properties.
@@ -359,11 +359,11 @@ impl Hub {
     /// A hub in its initial state.
     pub fn new() -> Self {
         Self {
-            seen: Seen::Unknown,
+            seen: LeaseView::Unknown,
             since: 0,
             request: None,
             hold: None,
-            replica: Place::default(),
+            replica: LogPosition::default(),
         }
     }
 

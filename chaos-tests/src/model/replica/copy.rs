@@ -91,7 +91,7 @@ pub enum Delivery {
 
 /// Answer to a request for everything after an RV.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ReadAnswer {
     /// The last state of each key since then. For a replica all of it is one step.
     Told {
         /// The deliveries in order.
@@ -206,15 +206,15 @@ impl Copy {
     }
 
     /// Deliveries for a reader that has seen everything up to `x` of this generation.
-    pub fn since(&self, x: u8, rules: Rules) -> Answer {
+    pub fn since(&self, x: u8, rules: Rules) -> ReadAnswer {
         if !self.complete {
-            return Answer::NotReady;
+            return ReadAnswer::NotReady;
         }
         if x < self.floor {
-            return Answer::Expired;
+            return ReadAnswer::Expired;
         }
         if x > self.position {
-            return Answer::Held;
+            return ReadAnswer::Held;
         }
         let live = self.live.iter().enumerate();
         let live = live.filter_map(|(key, object)| object.map(|object| (object.rv, Delivery::Current(key, object))));
@@ -239,7 +239,7 @@ impl Copy {
         if x < self.position {
             deliveries.push(Delivery::Position(self.position));
         }
-        Answer::Told { deliveries, jumped }
+        ReadAnswer::Told { deliveries, jumped }
     }
 
     /// Applies the deliveries of another replica, up to a cut.

@@ -1,7 +1,7 @@
 //! Rules of coordinator, hub and client: feed, follow, switch, commit, recover, serve.
 
 use super::cloud::{KEYS, Objects};
-use super::copy::{Answer, Change, Copy, Delivery, Rules};
+use super::copy::{Change, Copy, Delivery, ReadAnswer, Rules};
 use super::state::{Broken, Link, Reader, State, Which};
 use super::{MARK_AHEAD, Mutation, Replica};
 
@@ -186,8 +186,8 @@ impl Replica {
             return;
         }
         let (mut deliveries, jumped) = match self.since(source, held.position) {
-            Answer::Told { deliveries, jumped } => (deliveries, jumped),
-            Answer::Held if self.is(Mutation::BreakBeforeMake) => {
+            ReadAnswer::Told { deliveries, jumped } => (deliveries, jumped),
+            ReadAnswer::Held if self.is(Mutation::BreakBeforeMake) => {
                 // The new source lags, the old one is gone: its data is applied as it is.
                 let (list, at, generation) = (source.live, source.position, source.generation);
                 state.breaks(Broken::PositionWentBack);
@@ -231,7 +231,7 @@ impl Replica {
         if !serves || (held.complete && source.generation < held.generation) {
             return;
         }
-        let expired = self.since(source, held.position) == Answer::Expired;
+        let expired = self.since(source, held.position) == ReadAnswer::Expired;
         let wants = !held.complete || source.generation != held.generation || expired;
         let is_behind = held.complete && source.generation == held.generation && source.position < held.position;
         if !wants || is_behind {
@@ -241,16 +241,16 @@ impl Replica {
         self.take_list(state, Which::Hub, generation, &list, at, timeline);
     }
 
-    fn since(&self, source: &Copy, position: u8) -> Answer {
+    fn since(&self, source: &Copy, position: u8) -> ReadAnswer {
         if position > source.position && self.is(Mutation::NoHold) && source.complete {
             let deliveries = vec![Delivery::Position(source.position)];
-            return Answer::Told {
+            return ReadAnswer::Told {
                 deliveries,
                 jumped: false,
             };
         }
         if source.is_in_gap(position) && !self.is(Mutation::NoGaps) {
-            return Answer::Expired;
+            return ReadAnswer::Expired;
         }
         source.since(position, self.rules())
     }
@@ -361,11 +361,11 @@ impl Replica {
             }
         }
         match self.since(held, at) {
-            Answer::Told { .. } | Answer::Held => {
+            ReadAnswer::Told { .. } | ReadAnswer::Held => {
                 (state.reader.link, state.reader.resumed_at) = (Link::Streaming(held.generation), at);
             }
-            Answer::Expired => self.expire(state),
-            Answer::NotReady => {}
+            ReadAnswer::Expired => self.expire(state),
+            ReadAnswer::NotReady => {}
         }
     }
 
@@ -386,9 +386,9 @@ impl Replica {
             return self.expire(state);
         }
         let (deliveries, timeline) = match self.goes_on(held, &state.reader) {
-            Answer::Told { deliveries, .. } => (deliveries, held.timeline),
-            Answer::Expired => return self.expire(state),
-            Answer::Held | Answer::NotReady => return,
+            ReadAnswer::Told { deliveries, .. } => (deliveries, held.timeline),
+            ReadAnswer::Expired => return self.expire(state),
+            ReadAnswer::Held | ReadAnswer::NotReady => return,
         };
         // A stream continues after any number of events; a client that is cut between two events of one RV resumes by
         // that RV.
@@ -409,12 +409,12 @@ impl Replica {
     }
 
     /// Next deliveries in the client's stream.
-    fn goes_on(&self, held: &Copy, reader: &Reader) -> Answer {
+    fn goes_on(&self, held: &Copy, reader: &Reader) -> ReadAnswer {
         if reader.position > held.position {
             return self.since(held, reader.position);
         }
         match held.is_in_gap(reader.resumed_at) && !self.is(Mutation::NoGaps) {
-            true => Answer::Expired,
+            true => ReadAnswer::Expired,
             false => held.since(reader.position, self.rules()),
         }
     }

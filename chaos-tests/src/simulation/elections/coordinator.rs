@@ -217,7 +217,7 @@ impl Coordinator {
             Some(Mutation::NoEpochCompare) => self.election.epoch(),
             _ => claim.epoch,
         };
-        self.election.lets_in(node, store, epoch)
+        self.election.permits(node, store, epoch)
     }
 
     /// SIGKILL: data in memory is lost.

@@ -1,7 +1,7 @@
 //! A client of the simulated reads: an informer that lists once, then watches and resumes at its position.
 
 use yurt_apimachinery::ResourceVersion;
-use yurt_chaos_validate::history::{History, Seen};
+use yurt_chaos_validate::history::{History, HistoryItem};
 use yurt_collection::{ChangeKind, Collection, Delivery, Reader, Resumption};
 
 use super::Mutation;
@@ -13,13 +13,13 @@ const TOLD_MAX: usize = 200;
 
 /// Server that a client reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ReadServer {
     Hub(usize),
     Coordinator,
 }
 
 pub(super) struct Client {
-    pub(super) place: Place,
+    pub(super) place: ReadServer,
     reader: Option<Reader>,
     /// Its position; `None` before its first list and after 410.
     position: Option<ResourceVersion>,
@@ -46,7 +46,7 @@ pub(super) struct Client {
 // === impl Client ===
 
 impl Client {
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: ReadServer) -> Self {
         Self {
             place,
             reader: None,
@@ -65,7 +65,7 @@ impl Client {
 
     /// True if everything up to `position` was delivered, with a bookmark there as the last delivery.
     pub(super) fn rests_at(&self, position: ResourceVersion) -> bool {
-        self.history.last() == Some(&Seen::Bookmark(position.0))
+        self.history.last() == Some(&HistoryItem::Bookmark(position.0))
     }
 
     /// Cuts the connection at any point; the server is at `position`.
@@ -80,9 +80,9 @@ impl Client {
     pub(super) fn told_of(&self, violation: &str) -> String {
         let named = violation.split([' ', ',', '@']).find(|word| word.starts_with("shop/"));
         let told = self.history.iter().enumerate().filter(|(_, seen)| match seen {
-            Seen::Put { key, .. } | Seen::Gone { key, .. } => Some(key.as_str()) == named,
-            Seen::List(..) => true,
-            Seen::Watch(_) | Seen::Bookmark(_) | Seen::Error(_) => false,
+            HistoryItem::Put { key, .. } | HistoryItem::Gone { key, .. } => Some(key.as_str()) == named,
+            HistoryItem::List(..) => true,
+            HistoryItem::Watch(_) | HistoryItem::Bookmark(_) | HistoryItem::Error(_) => false,
         });
         let told: Vec<_> = told.map(|(index, seen)| format!("\n  {index}: {seen:?}")).collect();
         told[told.len().saturating_sub(TOLD_MAX)..].concat()
@@ -117,7 +117,7 @@ impl Client {
         if cut {
             self.cut(held.position());
         } else if is_quiet && at == held.position() && at >= self.unsure_to {
-            self.tell(at, Seen::Bookmark(at.0));
+            self.tell(at, HistoryItem::Bookmark(at.0));
             self.cut_in_step = false;
         }
     }
@@ -157,9 +157,12 @@ impl Client {
         }
         self.in_step = false;
         self.excused += u32::from(std::mem::take(&mut self.cut_in_step));
-        self.tell(at, Seen::List(at.0, snapshot.objects.iter().map(entry).collect()));
+        self.tell(
+            at,
+            HistoryItem::List(at.0, snapshot.objects.iter().map(entry).collect()),
+        );
         // A list is a whole state, like the client's objects at a bookmark.
-        self.tell(at, Seen::Bookmark(at.0));
+        self.tell(at, HistoryItem::Bookmark(at.0));
         self.reader = Some(snapshot.reader.for_client());
     }
 
@@ -175,8 +178,8 @@ impl Client {
         };
         let (key, version) = (object.key().to_string(), object.resource_version().0);
         let seen = match gone {
-            true => Seen::Gone { key, version },
-            false => Seen::Put {
+            true => HistoryItem::Gone { key, version },
+            false => HistoryItem::Put {
                 key,
                 version,
                 mark: mark(object),
@@ -185,7 +188,7 @@ impl Client {
         self.tell(object.resource_version(), seen);
     }
 
-    fn tell(&mut self, position: ResourceVersion, seen: Seen) {
+    fn tell(&mut self, position: ResourceVersion, seen: HistoryItem) {
         self.position = Some(position);
         self.history.push(seen);
     }

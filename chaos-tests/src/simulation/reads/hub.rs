@@ -33,7 +33,7 @@ pub(super) struct Hub {
     saved: Recovered,
     /// The last one is the newest; older ones continue until it is confirmed.
     streams: Vec<Stream>,
-    detour: CloudFallback,
+    fallback: CloudFallback,
     /// True if hubs that are followers reach the cloud.
     has_cloud: bool,
     pub(super) mutation: Option<Mutation>,
@@ -46,7 +46,7 @@ pub(super) struct Hub {
     /// Lists of the cloud.
     pub(super) lists: u32,
     /// Number of times that the cloud resumed the replica where the coordinator could not.
-    pub(super) detours: u32,
+    pub(super) fallbacks: u32,
 }
 
 struct Stream {
@@ -63,7 +63,7 @@ struct Stream {
     /// Position of the stream for its reader.
     at: ResourceVersion,
     /// True if the replica may resume elsewhere instead of taking a jump.
-    has_detour: bool,
+    has_fallback: bool,
     /// The frames of one step so far, and the position where it began.
     step: Option<(ResourceVersion, Vec<(EventType, Object)>)>,
 }
@@ -89,9 +89,9 @@ impl Hub {
         let (has_cloud, limits) = (setting.has_cloud, setting.limits());
         Self {
             limits,
-            detour: CloudFallback::None,
+            fallback: CloudFallback::None,
             has_cloud,
-            detours: 0,
+            fallbacks: 0,
             held: Collection::with_limits(false, limits),
             saved: Recovered::default(),
             streams: Vec::new(),
@@ -121,7 +121,7 @@ impl Hub {
         self.held.recover(std::mem::take(&mut self.saved));
         self.commit();
         self.cut();
-        (self.detour, self.gone) = (CloudFallback::None, None);
+        (self.fallback, self.gone) = (CloudFallback::None, None);
     }
 
     /// Ends every connection. Checks of the cloud's history over them do not count any more.
@@ -149,7 +149,7 @@ impl Hub {
                 .streams
                 .first()
                 .is_some_and(|stream| stream.source.kind() == source::Source::Cloud);
-            let (kind, begin) = self.detour.next(wanted, at_cloud);
+            let (kind, begin) = self.fallback.next(wanted, at_cloud);
             let target = match kind {
                 kind if kind == source.kind() => source,
                 _ => Source::Cloud(0),
@@ -161,10 +161,10 @@ impl Hub {
                 return;
             };
             match target {
-                Source::Coordinator if self.is_of_other_history(world) => self.detour.contradicted(kind),
+                Source::Coordinator if self.is_of_other_history(world) => self.fallback.contradicted(kind),
                 _ => self.expired(kind, wanted),
             }
-            if matches!(self.detour, CloudFallback::Taken { .. }) && at_cloud {
+            if matches!(self.fallback, CloudFallback::Taken { .. }) && at_cloud {
                 // Tried again later.
                 return;
             }
@@ -174,13 +174,13 @@ impl Hub {
     fn wanted(&self, source: Source) -> Wanted {
         Wanted {
             source: source.kind(),
-            detour: self.has_cloud.then_some(Duration::ZERO),
+            fallback: self.has_cloud.then_some(Duration::ZERO),
         }
     }
 
     fn expired(&mut self, kind: source::Source, wanted: Wanted) {
-        let has_copy = self.held.is_complete() && self.mutation != Some(Mutation::NoDetour);
-        self.detours += u32::from(self.detour.expired(kind, wanted, has_copy));
+        let has_copy = self.held.is_complete() && self.mutation != Some(Mutation::NoFallback);
+        self.fallbacks += u32::from(self.fallback.expired(kind, wanted, has_copy));
     }
 
     fn open(&mut self, source: Source, begin: Begin, world: &World<'_>, random: &mut Random) -> Result<(), Expired> {
@@ -212,7 +212,7 @@ impl Hub {
             frames: VecDeque::new(),
             at: opened_at,
             step: None,
-            has_detour: begin != Begin::List && source == Source::Coordinator,
+            has_fallback: begin != Begin::List && source == Source::Coordinator,
         };
         if source == Source::Coordinator {
             let Some(pool) = world.coordinator.map(Pool::objects) else {
@@ -222,7 +222,7 @@ impl Hub {
         } else {
             // Every position comes from the cloud, so it covers any position of ours.
             self.streams.clear();
-            self.detour.confirmed(source.kind());
+            self.fallback.confirmed(source.kind());
         }
         self.streams.push(stream);
         Ok(())
@@ -322,7 +322,7 @@ impl Hub {
             }
             match self.take(index, frame) {
                 Ok(true) => {
-                    self.detour.confirmed(self.streams[index].source.kind());
+                    self.fallback.confirmed(self.streams[index].source.kind());
                     // Make before break: the older streams end now.
                     if index > 0 {
                         return drop(self.streams.drain(..index));
@@ -369,8 +369,8 @@ impl Hub {
             Frame::StepEnds { to, jumped } => {
                 let jumped = jumped && self.mutation != Some(Mutation::JumpNotTold);
                 let is_behind = self.held.may_be_behind() && self.held.position() < to;
-                let may_jump = self.mutation == Some(Mutation::JumpBeforeDetour);
-                if jumped && is_behind && self.has_cloud && stream.has_detour && !may_jump {
+                let may_jump = self.mutation == Some(Mutation::JumpBeforeFallback);
+                if jumped && is_behind && self.has_cloud && stream.has_fallback && !may_jump {
                     let (position, floor) = (self.held.position(), to);
                     return Err(Expired { position, floor });
                 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_collection::Collection;
-use yurt_pool_protocol::history::{Answers, HeldVersion, KnownHistory, NEWEST, ObjectRef, Verdict};
+use yurt_pool_protocol::history::{Answers, HeldVersion, HistoryVerdict, KnownHistory, NEWEST, ObjectRef};
 
 use super::Mutation;
 use super::cloud::Cloud;
@@ -27,7 +27,7 @@ impl Hub {
         };
         if !is_proven && self.gone != Some(generation) && self.mutation != Some(Mutation::NoProof) {
             let known = self.known(world);
-            if let Verdict::NewTimeline(_) = known.judge(&answers(world.cloud, &known), false) {
+            if let HistoryVerdict::NewTimeline(_) = known.judge(&answers(world.cloud, &known), false) {
                 self.gone = Some(generation);
             }
         }

@@ -98,7 +98,7 @@ pub const SETTINGS: [(&str, Setting); 7] = [
         },
     ),
     (
-        "reads/detours",
+        "reads/fallbacks",
         Setting {
             crashes: true,
             lists: false,
@@ -165,9 +165,9 @@ pub enum Mutation {
     /// A coordinator that has lost its disk gets the objects, but not their history.
     SnapshotWithoutHistory,
     /// A copy that the coordinator cannot resume is listed there immediately.
-    NoDetour,
+    NoFallback,
     /// A copy whose readers may be ahead takes a jump of the coordinator although another source could resume it.
-    JumpBeforeDetour,
+    JumpBeforeFallback,
     /// A stream changes the copy also after the copy began another history.
     StreamOfAnyHistory,
     /// Frames of the cloud are applied without a check that it has the history of the copy.
@@ -195,8 +195,8 @@ pub const MUTATIONS: [Mutation; 20] = [
     Mutation::RangesNotDurable,
     Mutation::GapsNotDurable,
     Mutation::SnapshotWithoutHistory,
-    Mutation::NoDetour,
-    Mutation::JumpBeforeDetour,
+    Mutation::NoFallback,
+    Mutation::JumpBeforeFallback,
     Mutation::StreamOfAnyHistory,
     Mutation::NoProof,
     Mutation::ProofOfAnyCopy,
@@ -224,7 +224,7 @@ impl Mutation {
     pub fn strikes_in(self) -> usize {
         match self {
             Self::SnapshotWithoutHistory => 3,
-            Self::NoDetour | Self::JumpBeforeDetour => 4,
+            Self::NoFallback | Self::JumpBeforeFallback => 4,
             Self::StreamOfAnyHistory | Self::NoProof | Self::GenerationNotCompared => 5,
             Self::ProofOfAnyCopy | Self::NumberTakenOver => 6,
             _ => 2,

@@ -19,7 +19,7 @@ pub(super) struct Combined {
 
 /// Result of one alternative for a value.
 #[derive(Default)]
-struct Verdict {
+struct AlternativeResult {
     matched: usize,
     errors: ErrorList,
 }
@@ -47,7 +47,7 @@ impl Combined {
     pub(super) fn check(&self, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut ErrorList) -> usize {
         let shown = path.shown().into_owned();
         let mut judge = |node: &Node| {
-            let mut verdict = Verdict::default();
+            let mut verdict = AlternativeResult::default();
             verdict.matched = check(node, path, value, old, &mut verdict.errors);
             verdict
         };
@@ -58,14 +58,14 @@ impl Combined {
         };
         let mut matched = 0;
         if !self.any.is_empty() {
-            let verdicts: Vec<Verdict> = self.any.iter().map(&mut judge).collect();
-            if !verdicts.iter().any(Verdict::is_good) {
+            let verdicts: Vec<AlternativeResult> = self.any.iter().map(&mut judge).collect();
+            if !verdicts.iter().any(AlternativeResult::is_good) {
                 refuse(errors, "validate at least one schema (anyOf)".to_owned());
             }
             matched += tell_best(verdicts, errors);
         }
         if !self.one.is_empty() {
-            let verdicts: Vec<Verdict> = self.one.iter().map(&mut judge).collect();
+            let verdicts: Vec<AlternativeResult> = self.one.iter().map(&mut judge).collect();
             match verdicts.iter().filter(|verdict| verdict.is_good()).count() {
                 1 => matched += tell_best(verdicts, errors),
                 0 => {
@@ -80,7 +80,7 @@ impl Combined {
             }
         }
         if !self.all.is_empty() {
-            let verdicts: Vec<Verdict> = self.all.iter().map(&mut judge).collect();
+            let verdicts: Vec<AlternativeResult> = self.all.iter().map(&mut judge).collect();
             let good = verdicts.iter().filter(|verdict| verdict.is_good()).count();
             for verdict in verdicts {
                 matched += verdict.tell(errors);
@@ -97,9 +97,9 @@ impl Combined {
     }
 }
 
-// === impl Verdict ===
+// === impl AlternativeResult ===
 
-impl Verdict {
+impl AlternativeResult {
     fn is_good(&self) -> bool {
         self.errors.is_empty()
     }
@@ -111,8 +111,8 @@ impl Verdict {
 }
 
 /// Reports the first verdict without a fault, else the first of those that matched most.
-fn tell_best(verdicts: Vec<Verdict>, errors: &mut ErrorList) -> usize {
-    let mut best: Option<Verdict> = None;
+fn tell_best(verdicts: Vec<AlternativeResult>, errors: &mut ErrorList) -> usize {
+    let mut best: Option<AlternativeResult> = None;
     for verdict in verdicts {
         if verdict.is_good() {
             return verdict.tell(errors);

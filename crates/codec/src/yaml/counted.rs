@@ -16,7 +16,7 @@ pub(super) struct Counter {
 
 /// One place of the document.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct NodeContext<'a> {
     counter: &'a Counter,
     in_list: bool,
 }
@@ -37,7 +37,7 @@ impl Counter {
     /// # Errors
     /// Those of the document; any error when there are too many values.
     pub(super) fn read<'de, D: Deserializer<'de>>(&self, document: D) -> Result<Value, D::Error> {
-        let place = Place {
+        let place = NodeContext {
             counter: self,
             in_list: false,
         };
@@ -67,7 +67,7 @@ impl Counter {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Place<'_> {
+impl<'de> DeserializeSeed<'de> for NodeContext<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, document: D) -> Result<Value, D::Error> {
@@ -76,7 +76,7 @@ impl<'de> DeserializeSeed<'de> for Place<'_> {
 }
 
 /// As the visitor of [`Value`], with the count.
-impl<'de> Visitor<'de> for Place<'_> {
+impl<'de> Visitor<'de> for NodeContext<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,7 +122,7 @@ impl<'de> Visitor<'de> for Place<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let place = Place { in_list: true, ..self };
+        let place = NodeContext { in_list: true, ..self };
         let mut list = Vec::new();
         while let Some(item) = items.next_element_seed(place)? {
             if list.is_empty() {
@@ -135,7 +135,7 @@ impl<'de> Visitor<'de> for Place<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let place = Place { in_list: false, ..self };
+        let place = NodeContext { in_list: false, ..self };
         let mut object = Map::new();
         if self.in_list {
             self.counter.take(container(true, true, true))?;

@@ -12,7 +12,7 @@ use super::set::FieldSet;
 use super::types::Type;
 
 /// The type and version of the objects that are written, and the fields that are not stored.
-pub(super) struct Target<'a> {
+pub(super) struct ApplyTarget<'a> {
     pub(super) ty: Type<'a>,
     /// There is one version only: entries of another one are about a version that no longer exists.
     pub(super) version: String,
@@ -20,9 +20,9 @@ pub(super) struct Target<'a> {
     pub(super) ignored: FieldSet,
 }
 
-// === impl Target ===
+// === impl ApplyTarget ===
 
-impl Target<'_> {
+impl ApplyTarget<'_> {
     /// Removes the fields that `new` changes from their owners. Returns them, for the writer.
     pub(super) fn update(&self, managers: &mut Managers, old: &Value, new: &Value) -> FieldSet {
         self.fit(managers);

@@ -24,7 +24,7 @@ pub mod reason {
 /// Answer to a call as the leader reads it, for any status.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Answer {
+pub struct FeedAnswer {
     /// Position of the collection.
     pub applied_up_to: Option<String>,
     /// Kind of the refusal; see [`reason`].

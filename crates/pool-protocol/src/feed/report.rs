@@ -19,7 +19,7 @@ pub struct Report {
     #[serde(default)]
     pub reason: String,
     /// Finding of the member.
-    pub verdict: Verdict,
+    pub verdict: ReportVerdict,
     /// Member whose report the verdict `honest` denies.
     #[serde(default)]
     pub accuser: String,
@@ -28,7 +28,7 @@ pub struct Report {
 /// Finding of a member.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum ReportVerdict {
     /// The object contradicts the cloud.
     Forged,
     /// The object is the cloud's.
@@ -49,7 +49,7 @@ mod tests {
             key: "x/a".to_owned(),
             resource_version: ResourceVersion(5),
             reason: "changed".to_owned(),
-            verdict: Verdict::Honest,
+            verdict: ReportVerdict::Honest,
             accuser: "b".to_owned(),
         };
         let written = serde_json::to_value(&report).unwrap();

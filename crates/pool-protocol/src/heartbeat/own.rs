@@ -42,7 +42,7 @@ pub struct PoolRenewal {
 
 /// Result of a cloud renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RenewalOutcome {
     /// The cloud answered this node.
     Heard,
     /// A relay delivered the renewal.
@@ -57,7 +57,7 @@ pub enum OwnInput {
     /// The kubelet renewed its lease through this hub.
     Beat(UnixMicros),
     /// The cloud renewal ended.
-    CloudDone(Outcome),
+    CloudDone(RenewalOutcome),
     /// The last requested cloud renewal is not sent: only a beat can carry one.
     CloudSkipped,
     /// The coordinator renewal ended, with any result.
@@ -93,8 +93,8 @@ impl OwnLease {
             OwnInput::Beat(renew_time) => self.beat = Some(renew_time),
             OwnInput::CloudDone(outcome) => {
                 self.cloud.is_writing = false;
-                self.is_cut_off = outcome != Outcome::Heard;
-                self.relayed = self.cloud.last.filter(|_| outcome == Outcome::Relayed);
+                self.is_cut_off = outcome != RenewalOutcome::Heard;
+                self.relayed = self.cloud.last.filter(|_| outcome == RenewalOutcome::Relayed);
             }
             OwnInput::CloudSkipped => self.cloud.is_writing = false,
             OwnInput::PoolDone => self.pool.is_writing = false,
@@ -135,9 +135,9 @@ impl<T: Copy + PartialEq> Destination<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::Outcome::{Heard, Lost, Relayed};
     use super::OwnAction::{RenewCloud, RenewPool};
     use super::OwnInput::{Beat, CloudDone, CloudSkipped, PoolDone};
+    use super::RenewalOutcome::{Heard, Lost, Relayed};
     use super::*;
 
     const T1: UnixMicros = UnixMicros(1_000_000);

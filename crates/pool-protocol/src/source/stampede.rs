@@ -29,7 +29,7 @@ struct Weather {
 
 /// Load on the cloud.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Seen {
+struct CloudLoad {
     /// Streams that began with a full list.
     lists: usize,
     /// Streams that resumed at a position.
@@ -67,9 +67,9 @@ impl Pool {
     }
 
     /// Simulates `lasts` under `weather`.
-    fn live(&mut self, lasts: Duration, weather: impl Fn(Duration) -> Weather) -> Seen {
+    fn live(&mut self, lasts: Duration, weather: impl Fn(Duration) -> Weather) -> CloudLoad {
         let start = BootTime::from_boot(Duration::from_secs(100));
-        let (mut seen, mut begun) = (Seen::default(), Vec::new());
+        let (mut seen, mut begun) = (CloudLoad::default(), Vec::new());
         let mut elapsed = Duration::ZERO;
         while elapsed < lasts {
             let Weather { leader, coordinator } = weather(elapsed);
@@ -231,7 +231,11 @@ fn short_absences_of_the_coordinator_send_nobody_to_the_cloud() {
 fn copies_that_the_coordinator_cannot_lead_on_come_to_the_cloud_one_after_the_other() {
     for members in SIZES {
         let pool = Pool::new(members, true);
-        let pauses: Vec<_> = pool.hubs.iter().filter_map(|hub| detour(Some(0), hub.jitter)).collect();
+        let pauses: Vec<_> = pool
+            .hubs
+            .iter()
+            .filter_map(|hub| fallback_pause(Some(0), hub.jitter))
+            .collect();
         let members = members as usize;
         assert_eq!(pauses.len(), members);
         let within = |from: &Duration| {

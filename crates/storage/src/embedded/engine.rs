@@ -13,9 +13,9 @@ use super::mark::Sequencer;
 use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, StorageError};
 
 /// Channel for the outcome.
-pub(super) type Answer<T> = oneshot::Sender<Result<T, StorageError>>;
+pub(super) type OutcomeSender<T> = oneshot::Sender<Result<T, StorageError>>;
 /// A transaction, and the channel for its outcome.
-pub(super) type Write = (Vec<Op>, Answer<ResourceVersion>);
+pub(super) type Write = (Vec<Op>, OutcomeSender<ResourceVersion>);
 /// Values by key, each with its RV.
 pub(super) type Values = BTreeMap<String, (ResourceVersion, Bytes)>;
 
@@ -23,7 +23,7 @@ pub(super) type Values = BTreeMap<String, (ResourceVersion, Bytes)>;
 struct Staged {
     rv: ResourceVersion,
     ops: Vec<Op>,
-    answer: Answer<ResourceVersion>,
+    answer: OutcomeSender<ResourceVersion>,
 }
 
 /// Transactions that share a commit, and the mark that goes with them.

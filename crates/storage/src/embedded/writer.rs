@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use yurt_apimachinery::ResourceVersion;
 
-use super::engine::{Answer, Engine};
+use super::engine::{Engine, OutcomeSender};
 use super::ledger::Ledger;
 use crate::backend::{Op, Sink, StorageError};
 
@@ -21,13 +21,13 @@ const GROUP_MAX: usize = 256;
 pub(super) enum Request {
     Write {
         ops: Vec<Op>,
-        answer: Answer<ResourceVersion>,
+        answer: OutcomeSender<ResourceVersion>,
     },
     Check {
-        answer: Answer<()>,
+        answer: OutcomeSender<()>,
     },
     Close {
-        answer: Answer<()>,
+        answer: OutcomeSender<()>,
     },
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
+use super::EtcdState;
 use super::grpc::CallError;
 use super::wire::{
-    COMPACT, CompactionRequest, CompactionResponse, Compare, PutRequest, RangeRequest, Request, RequestOp, Response,
-    TARGET_VERSION, Target, TxnRequest,
+    COMPACT, CompactionRequest, CompactionResponse, Compare, CompareTarget, PutRequest, RangeRequest, Request,
+    RequestOp, Response, TARGET_VERSION, TxnRequest,
 };
 
 /// Counter of the compactions: the next coordinator to write it does the next compaction.
@@ -25,7 +25,7 @@ struct Turn {
 }
 
 /// Compacts every `interval` until `stop`.
-pub(super) async fn run(shared: Arc<Shared>, interval: Duration, stop: CancellationToken) {
+pub(super) async fn run(shared: Arc<EtcdState>, interval: Duration, stop: CancellationToken) {
     let mut turn = Turn::default();
     while stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
         if let Err(error) = turn.take(&shared).await {
@@ -38,7 +38,7 @@ pub(super) async fn run(shared: Arc<Shared>, interval: Duration, stop: Cancellat
 
 impl Turn {
     /// Compacts history up to the revision of the last check, unless another coordinator has done so since.
-    async fn take(&mut self, shared: &Shared) -> Result<(), CallError> {
+    async fn take(&mut self, shared: &EtcdState) -> Result<(), CallError> {
         let key = shared.layout.key(KEY);
         let put = PutRequest {
             key: key.clone(),
@@ -52,7 +52,7 @@ impl Turn {
             compare: vec![Compare {
                 target: TARGET_VERSION,
                 key,
-                value: Some(Target::Version(self.version)),
+                value: Some(CompareTarget::Version(self.version)),
             }],
             success: vec![RequestOp {
                 request: Some(Request::Put(put)),

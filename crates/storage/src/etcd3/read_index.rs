@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceVersion;
 
-use super::Shared;
+use super::EtcdState;
 use crate::backend::StorageError;
 
 /// Maximum number of callers that wait for the next read.
@@ -25,7 +25,7 @@ const ASK_EVERY: Duration = Duration::from_millis(10);
 pub(super) type Waiting = oneshot::Sender<Result<ResourceVersion, StorageError>>;
 
 /// Serves callers until `stop`.
-pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>, stop: CancellationToken) {
+pub(super) async fn run(shared: Arc<EtcdState>, mut queue: mpsc::Receiver<Waiting>, stop: CancellationToken) {
     let mut waiting = Vec::new();
     while let Some(taken) = stop
         .run_until_cancelled(queue.recv_many(&mut waiting, TOGETHER_MAX))
@@ -43,7 +43,7 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>,
     }
 }
 
-async fn reach(shared: &Shared) -> Result<ResourceVersion, StorageError> {
+async fn reach(shared: &EtcdState) -> Result<ResourceVersion, StorageError> {
     let now = shared.identity().await.map_err(|error| super::error::of_read(&error))?;
     if let Some(why) = shared.identity.contradicts(&now) {
         return Err(StorageError::Unavailable(why));

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::endpoints::Endpoints;
 use super::grpc::CallError;
-use super::timeline::{Seen, Timeline};
+use super::timeline::{KnownStore, Timeline};
 use super::txn::Layout;
 use super::wire::RangeRequest;
-use super::{Identity, Shared, error};
+use super::{EtcdState, Identity, error};
 use crate::backend::{Action, Durability, Expect, Op, StorageError};
 
 /// Minimum interval between writes of the file: each one wears the medium by a page or two.
@@ -37,7 +37,7 @@ pub(super) struct RevisionCheckpoint {
     /// The number that etcd certainly has in the key; 0 for none.
     witnessed: Mutex<u64>,
     /// The mark as found at the start.
-    pub(super) seen: Seen,
+    pub(super) seen: KnownStore,
 }
 
 /// The number in the key of a mark, and the revision that wrote it; zeros if there is none.
@@ -63,7 +63,7 @@ impl RevisionCheckpoint {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
-        let fresh = || (Seen::default(), uuid::Uuid::new_v4().simple().to_string(), 0);
+        let fresh = || (KnownStore::default(), uuid::Uuid::new_v4().simple().to_string(), 0);
         let (seen, name, witnessed) = read.unwrap_or_else(fresh);
         Ok(Self {
             path: path.to_owned(),
@@ -109,8 +109,8 @@ impl RevisionCheckpoint {
     }
 
     /// Writes `number` into etcd, unless etcd has gone back since the last read.
-    async fn write_witness(&self, shared: &Shared, number: u64) -> Result<(), StorageError> {
-        let Shared { endpoints, layout, .. } = shared;
+    async fn write_witness(&self, shared: &EtcdState, number: u64) -> Result<(), StorageError> {
+        let EtcdState { endpoints, layout, .. } = shared;
         let before = self.witness(endpoints, layout).await;
         let Some(before) = before.map_err(|error| error::of_read(&error))? else {
             shared.doubted.notify_one();
@@ -141,11 +141,11 @@ impl RevisionCheckpoint {
 }
 
 /// `<number> <store id> <cluster> <name> <witnessed>`.
-fn parse(text: &str) -> Option<(Seen, String, u64)> {
+fn parse(text: &str) -> Option<(KnownStore, String, u64)> {
     let [number, id, cluster, name, witnessed] = text.split_whitespace().collect::<Vec<_>>()[..] else {
         return None;
     };
-    let seen = Seen {
+    let seen = KnownStore {
         number: number.parse().ok()?,
         id: id.to_owned(),
         cluster: u64::from_str_radix(cluster, 16).ok()?,
@@ -154,7 +154,7 @@ fn parse(text: &str) -> Option<(Seen, String, u64)> {
 }
 
 /// Records the published position at intervals until `stop`.
-pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn run(shared: Arc<EtcdState>, stop: CancellationToken) {
     let mut noted = 0;
     while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         let published = *shared.published.borrow();
@@ -166,7 +166,7 @@ pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 /// Records the highest position seen, first in etcd and then in the file.
-pub(super) async fn note(shared: &Shared) {
+pub(super) async fn note(shared: &EtcdState) {
     let published = *shared.published.borrow();
     let Some(mark) = shared.checkpoint.as_ref().filter(|_| published > 0) else {
         return;

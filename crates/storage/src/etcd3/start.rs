@@ -11,7 +11,7 @@ use yurt_runtime::clock::UnixTime;
 use super::endpoints::Endpoints;
 use super::grpc::CallError;
 use super::revision_checkpoint::RevisionCheckpoint;
-use super::timeline::{MARGIN, Seen, Timeline};
+use super::timeline::{KnownStore, MARGIN, Timeline};
 use super::txn::Layout;
 use super::wire::RangeRequest;
 use super::{Identity, OpenError};
@@ -89,7 +89,7 @@ async fn settle(
     checkpoint: Option<&RevisionCheckpoint>,
 ) -> Result<Option<Identity>, CallError> {
     let found = look(endpoints, layout).await?;
-    let nothing = Seen::default();
+    let nothing = KnownStore::default();
     let seen = checkpoint.map_or(&nothing, |checkpoint| &checkpoint.seen);
     let id = uuid::Uuid::new_v4().to_string();
     let begin = |above: u64| Timeline::begin(id, found.cluster, found.revision, above.max(micros()));

@@ -28,7 +28,7 @@ pub(super) struct Timeline {
 
 /// State of the store that a coordinator has seen before this start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct KnownStore {
     /// Highest number that was shown, without its tag; 0 for none.
     pub(super) number: u64,
     /// Id of the store.
@@ -107,7 +107,7 @@ impl Timeline {
 
     /// Reason why readers with the position `seen` cannot resume in this timeline, now that `cluster` is at `revision`.
     /// `None` if they can.
-    pub(super) fn is_over(&self, cluster: u64, revision: i64, seen: &Seen) -> Option<&'static str> {
+    pub(super) fn is_over(&self, cluster: u64, revision: i64, seen: &KnownStore) -> Option<&'static str> {
         let is_other = |known: u64| known != 0 && known != cluster;
         let is_mine = seen.id == self.id;
         if is_other(self.cluster) || is_mine && is_other(seen.cluster) {
@@ -120,7 +120,7 @@ impl Timeline {
     }
 
     /// The number that a later timeline must exceed, if a coordinator has `seen` this position.
-    pub(super) fn highest(&self, revision: i64, seen: &Seen) -> u64 {
+    pub(super) fn highest(&self, revision: i64, seen: &KnownStore) -> u64 {
         self.number(revision).max(seen.number).saturating_add(MARGIN)
     }
 }
@@ -141,8 +141,8 @@ mod tests {
         }
     }
 
-    fn seen(number: u64, id: &str, cluster: u64) -> Seen {
-        Seen {
+    fn seen(number: u64, id: &str, cluster: u64) -> KnownStore {
+        KnownStore {
             number,
             id: id.into(),
             cluster,
@@ -162,14 +162,14 @@ mod tests {
             "a number of before is that of no revision"
         );
         // A further restore, from further back, by a coordinator without a record.
-        let third = Timeline::begin("c".into(), OTHER, 10, second.highest(10, &Seen::default()));
+        let third = Timeline::begin("c".into(), OTHER, 10, second.highest(10, &KnownStore::default()));
         assert!(third.number(10) > second.number(10));
     }
 
     /// Covers a restored etcd, with or without a coordinator that has a record.
     #[test]
     fn timeline_is_over_when_what_was_seen_cannot_be_in_it() {
-        let (store, nothing, much) = (old("a", CLUSTER), Seen::default(), seen(1_000, "a", CLUSTER));
+        let (store, nothing, much) = (old("a", CLUSTER), KnownStore::default(), seen(1_000, "a", CLUSTER));
         assert_eq!(store.is_over(CLUSTER, 900, &nothing), None, "nothing is seen");
         assert_eq!(store.is_over(CLUSTER, 1_000, &much), None);
         for (cluster, revision, seen) in [(CLUSTER, 999, &much), (OTHER, 900, &nothing), (OTHER, 5_000, &much)] {

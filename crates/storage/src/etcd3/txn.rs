@@ -8,7 +8,7 @@ use yurt_apimachinery::ResourceVersion;
 
 use super::timeline::Timeline;
 use super::wire::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, Request, RequestOp, Response, TARGET_MOD, Target,
+    Compare, CompareTarget, DeleteRangeRequest, PutRequest, RangeRequest, Request, RequestOp, Response, TARGET_MOD,
     TxnRequest, TxnResponse,
 };
 use crate::backend::{Action, Expect, Op, StorageError};
@@ -89,7 +89,7 @@ impl Layout {
                 txn.compare.push(Compare {
                     target: TARGET_MOD,
                     key: key.clone(),
-                    value: Some(Target::ModRevision(revision)),
+                    value: Some(CompareTarget::ModRevision(revision)),
                 });
                 let look = RangeRequest {
                     key: key.clone(),
@@ -182,9 +182,12 @@ mod tests {
     fn tagged_rvs_are_compared_as_revisions() {
         let op = check("/a/b", Expect::At(OWN.rv(7)));
         let txn = OWN.request(&[op]);
-        assert_eq!(txn.compare[0].value, Some(Target::ModRevision(7)));
+        assert_eq!(txn.compare[0].value, Some(CompareTarget::ModRevision(7)));
         let foreign = check("/a/b", Expect::At(ResourceVersion(7)));
-        assert_ne!(OWN.request(&[foreign]).compare[0].value, Some(Target::ModRevision(7)));
+        assert_ne!(
+            OWN.request(&[foreign]).compare[0].value,
+            Some(CompareTarget::ModRevision(7))
+        );
     }
 
     #[test]

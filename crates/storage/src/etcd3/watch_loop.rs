@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
+use super::EtcdState;
 use super::grpc::{CallError, Duplex};
 use super::load;
 use super::wire::{
@@ -36,7 +36,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Publishes etcd's events; see the module header.
 pub(super) struct WatchLoop {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<EtcdState>,
     pub(super) sink: Arc<dyn Sink>,
     /// Everything up to this revision is published.
     pub(super) last: i64,
@@ -59,7 +59,7 @@ struct Pending {
 
 /// Verifies at intervals, until `stop`, that the store is still the same. A watch that stays open does not show that
 /// another coordinator has begun a new timeline.
-pub(super) async fn verify(shared: Arc<Shared>, stop: CancellationToken) {
+pub(super) async fn verify(shared: Arc<EtcdState>, stop: CancellationToken) {
     while stop
         .run_until_cancelled(tokio::time::sleep(VERIFY_EVERY))
         .await
@@ -118,7 +118,7 @@ impl WatchLoop {
                 self.last, now.revision
             ));
         }
-        let Shared {
+        let EtcdState {
             endpoints,
             layout,
             checkpoint,
@@ -312,7 +312,7 @@ mod tests {
             since: 0,
             cluster: 1,
         };
-        let shared = Shared {
+        let shared = EtcdState {
             endpoints: Endpoints::new(&["http://127.0.0.1:1".into()], None, &TaskGroup::new()).expect("a URL"),
             layout: Layout {
                 prefix: String::new(),

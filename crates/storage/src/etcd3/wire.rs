@@ -124,7 +124,7 @@ pub(super) struct ResponseOp {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Oneof)]
-pub(super) enum Target {
+pub(super) enum CompareTarget {
     #[prost(int64, tag = "4")]
     Version(i64),
     #[prost(int64, tag = "6")]
@@ -138,8 +138,8 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     pub(super) key: Bytes,
-    #[prost(oneof = "Target", tags = "4, 6")]
-    pub(super) value: Option<Target>,
+    #[prost(oneof = "CompareTarget", tags = "4, 6")]
+    pub(super) value: Option<CompareTarget>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]

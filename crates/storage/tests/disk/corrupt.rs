@@ -62,7 +62,7 @@ fn is_volatile(fact: &crate::history::Fact) -> bool {
 
 /// Result of opening damaged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum OpenOutcome {
     /// Rejected, with the file's name and the remedy.
     Refused,
     /// The damage had no effect: everything is there.
@@ -71,16 +71,18 @@ enum Outcome {
     RolledBack,
 }
 
-fn open(bytes: Vec<u8>, written: &Written) -> Result<Outcome, String> {
+fn open(bytes: Vec<u8>, written: &Written) -> Result<OpenOutcome, String> {
     // The clock continues: RVs of a reverted commit are not used again.
     let (clock, hand) = Clock::fake();
     hand.advance(std::time::Duration::from_secs(100_000));
     match runtime().block_on(find(Tape::holding(bytes), &clock)) {
-        Err(why) if why.contains(NAME) && (why.contains("delete it") || why.contains("read")) => Ok(Outcome::Refused),
+        Err(why) if why.contains(NAME) && (why.contains("delete it") || why.contains("read")) => {
+            Ok(OpenOutcome::Refused)
+        }
         Err(why) => Err(format!("it is not said what is wrong and what to do: {why}")),
         Ok(found) => match written.expected.check(&found) {
-            Ok(()) => Ok(Outcome::Whole),
-            Err(_) if written.before.check(&found).is_ok() => Ok(Outcome::RolledBack),
+            Ok(()) => Ok(OpenOutcome::Whole),
+            Err(_) if written.before.check(&found).is_ok() => Ok(OpenOutcome::RolledBack),
             Err(why) => Err(format!("damage is served: {why}")),
         },
     }
@@ -124,15 +126,15 @@ fn damage_is_found_before_anything_is_served() {
         let mut random = Random::new(seed);
         for is_clean in [true, false] {
             let written = written(&mut random, is_clean);
-            assert_eq!(open(written.bytes.clone(), &written), Ok(Outcome::Whole));
+            assert_eq!(open(written.bytes.clone(), &written), Ok(OpenOutcome::Whole));
             let (mut refused, mut rolled_back) = (0, 0);
             for (what, bytes) in damage(&mut random, &written.bytes) {
                 let context = format!("seed {seed}, closed in good order: {is_clean}, {what}");
                 let outcome = std::panic::catch_unwind(|| open(bytes, &written));
                 match outcome.unwrap_or_else(|_| panic!("{context}: it panics")) {
-                    Ok(Outcome::Refused) => refused += 1,
-                    Ok(Outcome::Whole) => {}
-                    Ok(Outcome::RolledBack) => {
+                    Ok(OpenOutcome::Refused) => refused += 1,
+                    Ok(OpenOutcome::Whole) => {}
+                    Ok(OpenOutcome::RolledBack) => {
                         assert!(!is_clean, "{context}: a commit is lost in silence");
                         rolled_back += 1;
                     }

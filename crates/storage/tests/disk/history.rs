@@ -213,13 +213,13 @@ pub(crate) async fn open(
     clock: &Clock,
 ) -> Result<(Embedded, Arc<Memory>, Replicas), String> {
     let disk = Disk::open_on(Path::new(NAME), medium, clock.clone()).map_err(|error| error.to_string())?;
-    let in_words = |error: StorageError| error.to_string();
-    let store = Embedded::on(disk.clone(), clock.clone(), Space::Own).map_err(in_words)?;
+    let describe_error = |error: StorageError| error.to_string();
+    let store = Embedded::on(disk.clone(), clock.clone(), Space::Own).map_err(describe_error)?;
     let kinds = [("services".to_owned(), find_kind("", "services").expect("services"))];
-    let replica_store = ReplicaStore::open(disk).map_err(in_words)?;
-    let replicas = Replicas::open(&kinds, Some(replica_store)).map_err(in_words)?;
+    let replica_store = ReplicaStore::open(disk).map_err(describe_error)?;
+    let replicas = Replicas::open(&kinds, Some(replica_store)).map_err(describe_error)?;
     let memory = Arc::new(Memory::default());
-    store.attach(memory.clone()).await.map_err(in_words)?;
+    store.attach(memory.clone()).await.map_err(describe_error)?;
     Ok((store, memory, replicas))
 }
 

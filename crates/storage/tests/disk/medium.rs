@@ -26,13 +26,13 @@ pub(crate) enum Entry {
 /// Bytes, the record of operations on them, and a future fault.
 #[derive(Debug, Default)]
 pub(crate) struct Tape {
-    state: Mutex<State>,
+    state: Mutex<FileState>,
     flushing: Mutex<()>,
     flushes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FileState {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     fault: Option<Fault>,
@@ -70,9 +70,9 @@ pub(crate) enum Hits {
 
 impl Tape {
     pub(crate) fn holding(bytes: Vec<u8>) -> Arc<Self> {
-        let state = State {
+        let state = FileState {
             bytes,
-            ..State::default()
+            ..FileState::default()
         };
         Arc::new(Self {
             state: Mutex::new(state),

@@ -36,7 +36,7 @@ pub struct EventKey {
 #[derive(Debug, Default)]
 pub struct Queue {
     /// By the number of their arrival.
-    events: BTreeMap<u64, (EventKey, Kept)>,
+    events: BTreeMap<u64, (EventKey, QueuedEvent)>,
     places: BTreeMap<EventKey, u64>,
     next: u64,
     revision: u64,
@@ -46,7 +46,7 @@ pub struct Queue {
 
 /// An event, encoded.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct QueuedEvent {
     /// Changes with every change of the event.
     pub revision: u64,
     /// JSON.
@@ -106,7 +106,7 @@ impl Queue {
     /// All events, oldest first, with their groups.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let row = |(key, kept): &(EventKey, Kept)| {
+        let row = |(key, kept): &(EventKey, QueuedEvent)| {
             let event: Value = serde_json::from_slice(&kept.body).unwrap_or_default();
             json!([key.group, event])
         };
@@ -132,7 +132,7 @@ impl Queue {
         }
         self.revision += 1;
         self.bytes += body.len();
-        let kept = Kept {
+        let kept = QueuedEvent {
             revision: self.revision,
             body,
         };
@@ -155,7 +155,7 @@ impl Queue {
 
     /// Returns the oldest event.
     #[must_use]
-    pub fn first(&self) -> Option<(EventKey, Kept)> {
+    pub fn first(&self) -> Option<(EventKey, QueuedEvent)> {
         self.events.values().next().cloned()
     }
 

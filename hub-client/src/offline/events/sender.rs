@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::{APPLICATION_JSON, full};
 
 use super::Events;
-use super::queue::{BYTES_MAX, EventKey, Kept, Queue, counted};
+use super::queue::{BYTES_MAX, EventKey, Queue, QueuedEvent, counted};
 use crate::health::CloudReach;
 use crate::offline::record::Record;
 use crate::offline::shelf::{Limits, Shelf};
@@ -52,7 +52,7 @@ pub struct Sender {
 
 /// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum EventOutcome {
     Written,
     /// The cloud will never take it.
     Refused,
@@ -160,7 +160,7 @@ impl Sender {
     }
 
     /// Sends one event. Returns false if the cloud gave no result.
-    async fn send(&self, key: &EventKey, kept: &Kept) -> bool {
+    async fn send(&self, key: &EventKey, kept: &QueuedEvent) -> bool {
         let body = kept.body.clone();
         let mut outcome = self
             .request(Method::POST, key.collection_path(), APPLICATION_JSON, body.clone())
@@ -172,12 +172,12 @@ impl Sender {
             let patch = counted(&event).to_string();
             outcome = self.request(Method::PATCH, key.path(), merge, patch.into()).await;
         }
-        let outcome = outcome.map_or(Outcome::Later, judge);
-        if outcome != Outcome::Later {
-            let is_lost = outcome == Outcome::Refused;
+        let outcome = outcome.map_or(EventOutcome::Later, judge);
+        if outcome != EventOutcome::Later {
+            let is_lost = outcome == EventOutcome::Refused;
             self.events.queue.lock().settle(key, kept.revision, is_lost);
         }
-        outcome != Outcome::Later
+        outcome != EventOutcome::Later
     }
 
     async fn request(
@@ -198,11 +198,11 @@ impl Sender {
     }
 }
 
-fn judge(status: StatusCode) -> Outcome {
+fn judge(status: StatusCode) -> EventOutcome {
     match status {
-        status if status.is_success() => Outcome::Written,
-        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Outcome::Later,
-        status if status.is_client_error() => Outcome::Refused,
-        _ => Outcome::Later,
+        status if status.is_success() => EventOutcome::Written,
+        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => EventOutcome::Later,
+        status if status.is_client_error() => EventOutcome::Refused,
+        _ => EventOutcome::Later,
     }
 }

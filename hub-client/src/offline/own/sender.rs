@@ -24,7 +24,7 @@ use crate::health::CloudReach;
 use crate::metrics::Metrics;
 use crate::offline::answers::Answers;
 use crate::offline::kept_read::KeptRead;
-use crate::upstream::{Cloud, in_words};
+use crate::upstream::{Cloud, describe_answer};
 
 /// Pause between two objects.
 const PACE: Duration = Duration::from_millis(50);
@@ -66,7 +66,7 @@ pub struct Sender {
 
 /// Result of an attempt.
 #[derive(Debug, PartialEq)]
-enum Outcome {
+enum StatusOutcome {
     /// The cloud has the status, since this RV of the object at the latest; its object, if the attempt changed it.
     Written(ResourceVersion, Option<Bytes>),
     /// The cloud's object changed in between.
@@ -145,24 +145,24 @@ impl Sender {
             let read = KeptRead::of_object(super::KUBELET, &key.path());
             let mut known_at = None;
             let counted = match outcome {
-                Outcome::Conflict => continue,
-                Outcome::Later(why) => {
+                StatusOutcome::Conflict => continue,
+                StatusOutcome::Later(why) => {
                     tracing::debug!(object = %key, why, "Failed to send local status");
                     return false;
                 }
-                Outcome::Written(at, object) => {
+                StatusOutcome::Written(at, object) => {
                     known_at = Some(at);
                     object
                         .into_iter()
                         .for_each(|object| self.answers.replace(&read, object));
                     "written"
                 }
-                Outcome::Gone => {
+                StatusOutcome::Gone => {
                     tracing::info!(object = %key, "Local status dropped: the cloud no longer has its object");
                     self.answers.forget(&read);
                     "gone"
                 }
-                Outcome::Refused(why) => {
+                StatusOutcome::Refused(why) => {
                     tracing::warn!(object = %key, why, "Cloud refused local status; it is dropped");
                     "refused"
                 }
@@ -175,37 +175,37 @@ impl Sender {
         false
     }
 
-    async fn attempt(&self, key: &OwnKey, state: &LocalState) -> Outcome {
+    async fn attempt(&self, key: &OwnKey, state: &LocalState) -> StatusOutcome {
         let client = self.cloud.server().beats.clone();
         let read = client.request_json(Method::GET, &key.path(), None, TIMEOUT).await;
         let object = match read {
-            Err(error) => return Outcome::Later(error.to_string()),
+            Err(error) => return StatusOutcome::Later(error.to_string()),
             Ok((StatusCode::OK, _, body)) => match serde_json::from_slice::<Value>(&body) {
                 Ok(object) => object,
-                Err(error) => return Outcome::Later(error.to_string()),
+                Err(error) => return StatusOutcome::Later(error.to_string()),
             },
             Ok((status, _, body)) => return judge(status, &body),
         };
         let Some(patch) = patch(key, &self.node, state, &object) else {
-            return Outcome::Gone;
+            return StatusOutcome::Gone;
         };
         let Some(patch) = patch else {
-            return Outcome::Written(version_of(&object), None);
+            return StatusOutcome::Written(version_of(&object), None);
         };
         let mut request = Request::new(full(patch.to_string()));
         *request.method_mut() = Method::PATCH;
         match format!("{}/status", key.path()).parse() {
             Ok(uri) => *request.uri_mut() = uri,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return StatusOutcome::Refused(error.to_string()),
         }
         let merge = HeaderValue::from_static("application/merge-patch+json");
         request.headers_mut().insert(CONTENT_TYPE, merge);
         request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
         match client.request_bytes(request, TIMEOUT, ANSWER_MAX).await {
-            Err(error) => Outcome::Later(error.to_string()),
+            Err(error) => StatusOutcome::Later(error.to_string()),
             Ok((status, _, body)) if status.is_success() => {
                 let written = serde_json::from_slice(&body).unwrap_or(object);
-                Outcome::Written(version_of(&written), Some(body))
+                StatusOutcome::Written(version_of(&written), Some(body))
             }
             Ok((status, _, body)) => judge(status, &body),
         }
@@ -237,14 +237,16 @@ fn patch(key: &OwnKey, node: &str, state: &LocalState, object: &Value) -> Option
 }
 
 /// Decides about an answer other than a success.
-fn judge(status: StatusCode, body: &[u8]) -> Outcome {
-    let why = in_words(status, body);
+fn judge(status: StatusCode, body: &[u8]) -> StatusOutcome {
+    let why = describe_answer(status, body);
     match status {
-        StatusCode::NOT_FOUND => Outcome::Gone,
-        StatusCode::CONFLICT => Outcome::Conflict,
-        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Outcome::Later(why),
-        status if status.is_client_error() => Outcome::Refused(why),
-        _ => Outcome::Later(why),
+        StatusCode::NOT_FOUND => StatusOutcome::Gone,
+        StatusCode::CONFLICT => StatusOutcome::Conflict,
+        StatusCode::UNAUTHORIZED | StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            StatusOutcome::Later(why)
+        }
+        status if status.is_client_error() => StatusOutcome::Refused(why),
+        _ => StatusOutcome::Later(why),
     }
 }
 
@@ -290,7 +292,7 @@ mod tests {
     fn only_final_refusals_drop_a_status() {
         let is_kept = |code: u16| {
             let outcome = judge(StatusCode::from_u16(code).unwrap(), b"");
-            matches!(outcome, Outcome::Later(_) | Outcome::Conflict)
+            matches!(outcome, StatusOutcome::Later(_) | StatusOutcome::Conflict)
         };
         for code in [401, 408, 409, 429, 500, 502, 503, 504] {
             assert!(is_kept(code), "{code}");

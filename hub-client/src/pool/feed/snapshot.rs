@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use yurt_collection::{History, Reader, Snapshot};
-use yurt_pool_protocol::feed::{self, Answer};
+use yurt_pool_protocol::feed::{self, FeedAnswer};
 use yurt_pool_protocol::resume::CopyState;
 
 use super::{CHUNK_BYTES, Feeder, Interrupted};
@@ -46,7 +46,7 @@ impl Feeder {
         snapshot: &Snapshot,
         history: Option<&History>,
     ) -> Result<BTreeSet<String>, Interrupted> {
-        let mut answer = Answer::default();
+        let mut answer = FeedAnswer::default();
         for part in feed::index_parts(&snapshot.objects, INDEX_BYTES) {
             let history = history.filter(|_| !part.more);
             let body = self

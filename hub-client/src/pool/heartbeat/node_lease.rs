@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::time::BootTime;
-use yurt_pool_protocol::heartbeat::own::{Outcome, OwnAction, OwnInput, OwnLease, PoolRenewal};
+use yurt_pool_protocol::heartbeat::own::{OwnAction, OwnInput, OwnLease, PoolRenewal, RenewalOutcome};
 use yurt_pool_protocol::heartbeat::{
     DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
 };
@@ -178,7 +178,7 @@ impl OwnHeartbeat {
             // An earlier renewal would overwrite the evidence that the cloud was restored from a backup.
             self.settings.history.renewal_may_go().await;
             let (outcome, answer) = self.renew_cloud(request, at).await;
-            if outcome != Outcome::Heard {
+            if outcome != RenewalOutcome::Heard {
                 self.annotated.store(true, Ordering::Relaxed);
             }
             self.carry_out(OwnInput::CloudDone(outcome));
@@ -196,19 +196,26 @@ impl OwnHeartbeat {
 
     /// Sends the kubelet's renewal to the cloud, then, on failure, the same beat through a relay. Tries the relay first
     /// while the cloud is known to be away.
-    async fn renew_cloud(&self, request: Request<Bytes>, at: UnixMicros) -> (Outcome, Option<Response<Body>>) {
+    async fn renew_cloud(&self, request: Request<Bytes>, at: UnixMicros) -> (RenewalOutcome, Option<Response<Body>>) {
         let relay_first = self.settings.relaying.as_ref().is_some_and(Relaying::comes_first);
         if relay_first && self.relay(at).await {
-            return (Outcome::Relayed, None);
+            return (RenewalOutcome::Relayed, None);
         }
         // Any answer but an overload proves that this node reaches the cloud. The kubelet itself retries after a
         // conflict.
         if let Some(answer) = self.ask_cloud(request).await {
-            return (Outcome::Heard, Some(answer));
+            return (RenewalOutcome::Heard, Some(answer));
         }
         self.settings.wake.notify_one();
         let relayed = !relay_first && self.relay(at).await;
-        (if relayed { Outcome::Relayed } else { Outcome::Lost }, None)
+        (
+            if relayed {
+                RenewalOutcome::Relayed
+            } else {
+                RenewalOutcome::Lost
+            },
+            None,
+        )
     }
 
     async fn relay(&self, at: UnixMicros) -> bool {

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use http::Uri;
 use tokio::net::lookup_host;
 
-use super::route::{Target, may_dial};
+use super::route::{ConnectTarget, may_dial};
 
 /// Returns this node's source address on the route to the first of `servers` that is outside the node; `None` if there
 /// is no such route. Sends nothing.
 pub async fn towards(servers: &[Uri]) -> Option<IpAddr> {
-    for target in servers.iter().filter_map(Target::of) {
+    for target in servers.iter().filter_map(ConnectTarget::of) {
         let Ok(addresses) = lookup_host(target.to_dial()).await else {
             continue;
         };

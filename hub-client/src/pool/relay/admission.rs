@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Method, Uri, Version};
 use parking_lot::Mutex;
 
-use super::route::Target;
+use super::route::ConnectTarget;
 use super::token_bucket::TokenBucket;
 
 /// Maximum number of tunnels of one peer: one in use, and one that its successor has already replaced.
@@ -36,7 +36,7 @@ pub enum Refusal {
 /// Admission rules and the open tunnels.
 #[derive(Debug)]
 pub struct Admission {
-    targets: Vec<Target>,
+    targets: Vec<ConnectTarget>,
     open: BTreeMap<String, usize>,
     total: usize,
     /// Bytes that peers may still send today; a peer with a full budget has no entry.
@@ -88,7 +88,7 @@ impl Refusal {
 impl Admission {
     /// Creates a admission that admits tunnels to `targets` only.
     #[must_use]
-    pub fn new(targets: Vec<Target>) -> Self {
+    pub fn new(targets: Vec<ConnectTarget>) -> Self {
         Self {
             targets,
             open: BTreeMap::new(),
@@ -101,7 +101,7 @@ impl Admission {
     ///
     /// # Errors
     /// The reason of the refusal. Membership is checked first: strangers learn nothing about the other rules.
-    pub fn enter(&mut self, ask: Ask<'_>) -> Result<Target, Refusal> {
+    pub fn enter(&mut self, ask: Ask<'_>) -> Result<ConnectTarget, Refusal> {
         let member = ask.member.ok_or(Refusal::NotMember)?;
         if ask.method != Method::CONNECT || ask.version != Version::HTTP_11 {
             return Err(Refusal::NotConnect);
@@ -148,9 +148,9 @@ impl Admission {
 }
 
 /// Returns the target of a `CONNECT`, which names an authority and nothing else.
-fn asked_for(uri: &Uri) -> Option<Target> {
+fn asked_for(uri: &Uri) -> Option<ConnectTarget> {
     let bare = uri.scheme().is_none() && uri.path_and_query().is_none();
-    Target::parse(uri.authority().filter(|_| bare)?.as_str())
+    ConnectTarget::parse(uri.authority().filter(|_| bare)?.as_str())
 }
 
 #[cfg(test)]
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     fn admission() -> Admission {
-        Admission::new(Target::list("cloud.example:6443,10.0.0.1:443"))
+        Admission::new(ConnectTarget::list("cloud.example:6443,10.0.0.1:443"))
     }
 
     fn enter(admission: &mut Admission, member: &str, uri: &str) -> Result<String, Refusal> {

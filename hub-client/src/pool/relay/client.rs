@@ -19,7 +19,7 @@ use yurt_runtime::http::client::tunnel::Tunnel;
 use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::tls::{ClientTls, PeerTls, TlsError};
 
-use super::route::{Peer, Route, Target, Tries, may_dial, routes, sample};
+use super::route::{ConnectTarget, Peer, Route, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
 use crate::pool::lease_client::to_micros;
 use crate::replicas::membership::Membership;
@@ -202,7 +202,7 @@ impl RelayClient {
             .flatten()
             .filter_map(|lease| lease.peer(loopback))
             .collect();
-        let own: Vec<_> = self.settings.servers.iter().filter_map(Target::of).collect();
+        let own: Vec<_> = self.settings.servers.iter().filter_map(ConnectTarget::of).collect();
         let ways = routes(&self.settings.node, &own, &peers);
         let mut state = self.state.lock();
         state.is_doubtful = false;
@@ -319,7 +319,7 @@ impl LeaseItem {
         (may_dial(address, all_on_loopback) && !is_cut_off).then(|| Peer {
             name: self.metadata.name.clone(),
             address,
-            servers: Target::list(annotations.get(SERVERS_ANNOTATION).map_or("", String::as_str)),
+            servers: ConnectTarget::list(annotations.get(SERVERS_ANNOTATION).map_or("", String::as_str)),
             renewed: renewed.map(|time| UnixMicros(to_micros(time))),
         })
     }

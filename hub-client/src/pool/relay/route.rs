@@ -31,7 +31,7 @@ const HTTPS_PORT: u16 = 443;
 
 /// Server as written in `CONNECT`. Compared literally, ignoring ASCII case; never resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ConnectTarget {
     /// Host in lower case; an IPv6 address in brackets.
     host: String,
     port: u16,
@@ -45,7 +45,7 @@ pub struct Peer {
     /// Address at which its hub accepts tunnels.
     pub address: SocketAddr,
     /// Targets that its tunnels may have.
-    pub servers: Vec<Target>,
+    pub servers: Vec<ConnectTarget>,
     /// renewTime of its last beat, by its own clock.
     pub renewed: Option<UnixMicros>,
 }
@@ -58,7 +58,7 @@ pub struct Route {
     /// Address of the relaying node's hub.
     pub address: SocketAddr,
     /// Target to request.
-    pub target: Target,
+    pub target: ConnectTarget,
     /// Index of the own cloud server whose name the certificate at the far end must match.
     pub server: usize,
 }
@@ -69,9 +69,9 @@ pub struct Tries {
     left: u32,
 }
 
-// === impl Target ===
+// === impl ConnectTarget ===
 
-impl Target {
+impl ConnectTarget {
     /// Parses `host:port`. `None` for anything else, such as a user, a path or a missing port.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -119,7 +119,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ConnectTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)
     }
@@ -153,7 +153,7 @@ pub fn may_dial(address: SocketAddr, all_on_loopback: bool) -> bool {
 /// A peer that connects to one of our own servers gets that one as its target, another peer the first of its own: an
 /// apiserver has many addresses. Neighbours in the order have different targets where there is a choice.
 #[must_use]
-pub fn routes(node: &str, own: &[Target], peers: &[Peer]) -> Vec<Route> {
+pub fn routes(node: &str, own: &[ConnectTarget], peers: &[Peer]) -> Vec<Route> {
     let newest = peers.iter().filter_map(|peer| peer.renewed).max();
     let mut ranked: Vec<_> = peers.iter().filter(|peer| peer.name != node).collect();
     ranked.sort_by_cached_key(|peer| (is_silent(peer, newest), spread(node, &peer.name), &peer.name));
@@ -228,15 +228,15 @@ mod tests {
 
     use super::*;
 
-    fn target(text: &str) -> Target {
-        Target::parse(text).expect("a target")
+    fn target(text: &str) -> ConnectTarget {
+        ConnectTarget::parse(text).expect("a target")
     }
 
     fn peer(name: &str, servers: &str) -> Peer {
         Peer {
             name: name.to_owned(),
             address: "10.0.0.9:10269".parse().expect("an address"),
-            servers: Target::list(servers),
+            servers: ConnectTarget::list(servers),
             renewed: Some(UnixMicros(1_000_000_000)),
         }
     }
@@ -268,15 +268,15 @@ mod tests {
             "/",
             "*",
         ] {
-            assert_eq!(Target::parse(text), None, "{text:?}");
+            assert_eq!(ConnectTarget::parse(text), None, "{text:?}");
         }
         assert_ne!(target("cloud.:443"), target("cloud:443"));
         assert_eq!(
-            Target::of(&Uri::from_static("https://cloud")),
+            ConnectTarget::of(&Uri::from_static("https://cloud")),
             Some(target("cloud:443"))
         );
-        assert_eq!(Target::list("a:1, b:2,,c,d:4").len(), 3);
-        assert_eq!(Target::list(&"a:1,".repeat(100)).len(), SERVERS_MAX);
+        assert_eq!(ConnectTarget::list("a:1, b:2,,c,d:4").len(), 3);
+        assert_eq!(ConnectTarget::list(&"a:1,".repeat(100)).len(), SERVERS_MAX);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use yurt_runtime::tls::{PeerIdentity, ReloadingServerTls};
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::admission::{Admission, Ask, Refusal, TOTAL};
-use super::route::Target;
+use super::route::ConnectTarget;
 use super::token_bucket::TokenBucket;
 use super::tunnel::{self, Limits};
 use crate::health::CloudReach;
@@ -41,7 +41,7 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Dependencies of the accepting side.
 pub struct Relay {
     /// Cloud servers that are permitted as targets of tunnels.
-    pub targets: Vec<Target>,
+    pub targets: Vec<ConnectTarget>,
     /// The pool's members.
     pub members: Arc<Membership>,
     /// Reachability of the cloud from this node.
@@ -142,7 +142,11 @@ impl RelayShared {
         Response::new(empty())
     }
 
-    fn enter(self: &Arc<Self>, request: &Request<Incoming>, peer: &Peer) -> Result<(Target, TunnelPlace), Refusal> {
+    fn enter(
+        self: &Arc<Self>,
+        request: &Request<Incoming>,
+        peer: &Peer,
+    ) -> Result<(ConnectTarget, TunnelPlace), Refusal> {
         let node = peer.identity.as_deref().and_then(PeerIdentity::node_name);
         let members = self.members.names();
         let ask = Ask {

@@ -14,7 +14,7 @@ use yurt_runtime::http::{APPLICATION_JSON, full};
 
 use super::decision::AccessVerdict;
 use crate::proxy::caller::Credential;
-use crate::upstream::{Cloud, in_words};
+use crate::upstream::{Cloud, describe_answer};
 
 /// Maximum wait for the cloud's answer.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Re
         }
         StatusCode::UNAUTHORIZED => Ok(AccessVerdict::Unauthorized),
         StatusCode::FORBIDDEN => Ok(AccessVerdict::Denied),
-        _ => Err(in_words(status, &body)),
+        _ => Err(describe_answer(status, &body)),
     }
 }
 

@@ -13,10 +13,10 @@ const BINDINGS_MAX: usize = 1024;
 
 /// Editions since the start of the hub; zero for a binding that never changed.
 #[derive(Debug, Default)]
-pub struct Editions(Mutex<State>);
+pub struct Editions(Mutex<EditionState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct EditionState {
     /// Number of changes so far.
     last: u64,
     /// Edition of all bindings that are not in the map.

@@ -11,7 +11,7 @@ use yurt_runtime::http::{ACCEPT_GZIP, Body, empty, pass};
 use super::answer::read_all;
 use super::{IDLE, Reflector, StreamEnd};
 use crate::replicas::history_check::{Connection, ConnectionKind};
-use crate::upstream::{in_words, retry_after};
+use crate::upstream::{describe_answer, retry_after};
 
 // === impl Reflector ===
 
@@ -122,7 +122,7 @@ impl Reflector {
             }
             status => {
                 let body = read_all(response).await.unwrap_or_default();
-                let why = in_words(status, &body);
+                let why = describe_answer(status, &body);
                 Err(match status {
                     StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => StreamEnd::Denied(why),
                     _ => StreamEnd::Refused(why),

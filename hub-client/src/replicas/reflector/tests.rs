@@ -94,7 +94,7 @@ impl HeldServices {
             confirmed: None,
             opened: None,
             generation: self.look(Collection::generation),
-            has_detour: false,
+            has_fallback: false,
             selected: None,
         }
     }

@@ -157,7 +157,7 @@ impl Reflector {
             if let Some(pending) = step.take() {
                 let jumped = !bookmark.annotations.contains_key(ANNOTATION_DIFF_WATCHED);
                 let is_behind = |c: &Collection| c.may_be_behind() && c.position() < to;
-                if jumped && self.has_detour && self.replica.collection().read(is_behind) {
+                if jumped && self.has_fallback && self.replica.collection().read(is_behind) {
                     return Err(StreamEnd::Expired);
                 }
                 let stretch = (pending.from, to);

@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::{Body, json as answer_json, read_body};
 
-use super::{BODY_MAX, Shared};
+use super::{BODY_MAX, CloudState};
 use crate::hub::relay_pool::merge;
 
 /// Namespace and name of the election lease.
 pub(crate) const ELECTION: (&str, &str) = ("kube-system", "yurthub");
 
-// === impl Shared ===
+// === impl CloudState ===
 
-impl Shared {
+impl CloudState {
     /// Answers a create, an update or a merge patch of a lease.
     pub(super) async fn write_lease(
         &self,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use yurt_testbed::identities::Issue;
 use yurt_testbed::link::Mode;
 
-use super::{Act, Fault, Step, Target, Topology};
+use super::{Act, Fault, FaultTarget, Step, Topology};
 use sequences::{
     authority_rotated, during, expired, flapping, in_turn, issued, later, moved, rebooted, relays, repeated, step,
     without_disk,
@@ -30,7 +30,7 @@ const POOR: [Act; 2] = [Act::FewFiles, Act::ManyFiles];
 const CUT: [Act; 2] = [Act::Link(Mode::Cut), Act::Link(Mode::Pass)];
 const BAD: [Act; 2] = [Act::Bad, Act::Good];
 const EIO: [Act; 2] = [Act::Eio, Act::Good];
-const COORDINATOR_DISK: (Target, Target) = (Target::CoordinatorDisk, Target::Coordinator(0));
+const COORDINATOR_DISK: (FaultTarget, FaultTarget) = (FaultTarget::CoordinatorDisk, FaultTarget::Coordinator(0));
 const AN_HOUR_LATE: [Act; 2] = [Act::Skew(-3600), Act::Skew(0)];
 const AN_HOUR_EARLY: [Act; 2] = [Act::Skew(3600), Act::Skew(0)];
 /// A reboot shifts the apparent time since boot by less than so many days.
@@ -94,34 +94,34 @@ impl Strike {
     /// Programs that are killed, stopped or paused; `None` for other faults.
     fn of_programs(&self, fault: Fault) -> Option<Vec<Step>> {
         Some(match fault {
-            Fault::LeaderKilled => self.one(Target::Hub(self.leader?), DEAD),
-            Fault::FollowerKilled => self.one(Target::Hub(self.follower?), DEAD),
-            Fault::LeaderStopped => self.one(Target::Hub(self.leader?), GONE),
-            Fault::FollowerStopped => self.one(Target::Hub(self.follower?), GONE),
-            Fault::LeaderPaused => self.one(Target::Hub(self.leader?), STILL),
-            Fault::FollowerPaused => self.one(Target::Hub(self.follower?), STILL),
-            Fault::AllHubsKilled => self.each(DEAD, self.all().map(Target::Hub)),
+            Fault::LeaderKilled => self.one(FaultTarget::Hub(self.leader?), DEAD),
+            Fault::FollowerKilled => self.one(FaultTarget::Hub(self.follower?), DEAD),
+            Fault::LeaderStopped => self.one(FaultTarget::Hub(self.leader?), GONE),
+            Fault::FollowerStopped => self.one(FaultTarget::Hub(self.follower?), GONE),
+            Fault::LeaderPaused => self.one(FaultTarget::Hub(self.leader?), STILL),
+            Fault::FollowerPaused => self.one(FaultTarget::Hub(self.follower?), STILL),
+            Fault::AllHubsKilled => self.each(DEAD, self.all().map(FaultTarget::Hub)),
             Fault::HubDiskLost => self.without_cache(Act::LoseDisk),
             Fault::HubCacheDamaged => self.without_cache(Act::DamageDisk),
-            Fault::HubChangesPool => moved(Target::Hub(self.any), self.lasts),
-            Fault::HubWithoutFiles => self.one(Target::Hub(self.any), POOR),
-            Fault::CoordinatorKilled => self.one(Target::Coordinator(self.coordinator), DEAD),
-            Fault::CoordinatorStopped => self.one(Target::Coordinator(self.coordinator), GONE),
-            Fault::CoordinatorPaused => self.one(Target::Coordinator(self.coordinator), STILL),
-            Fault::CoordinatorCrashLoop => repeated(Target::Coordinator(self.coordinator), DEAD, self.lasts),
-            Fault::CoordinatorWithoutFiles => self.one(Target::Coordinator(self.coordinator), POOR),
+            Fault::HubChangesPool => moved(FaultTarget::Hub(self.any), self.lasts),
+            Fault::HubWithoutFiles => self.one(FaultTarget::Hub(self.any), POOR),
+            Fault::CoordinatorKilled => self.one(FaultTarget::Coordinator(self.coordinator), DEAD),
+            Fault::CoordinatorStopped => self.one(FaultTarget::Coordinator(self.coordinator), GONE),
+            Fault::CoordinatorPaused => self.one(FaultTarget::Coordinator(self.coordinator), STILL),
+            Fault::CoordinatorCrashLoop => repeated(FaultTarget::Coordinator(self.coordinator), DEAD, self.lasts),
+            Fault::CoordinatorWithoutFiles => self.one(FaultTarget::Coordinator(self.coordinator), POOR),
             Fault::CoordinatorDiskLost => {
-                without_disk(Target::Coordinator(self.coordinator), Act::LoseDisk, self.lasts)
+                without_disk(FaultTarget::Coordinator(self.coordinator), Act::LoseDisk, self.lasts)
             }
             Fault::PoolKilled => self.each(DEAD, self.pool()),
-            Fault::CloudStopped => self.one(Target::Cloud, GONE),
-            Fault::CloudPaused => self.one(Target::Cloud, STILL),
-            Fault::HubsRestartInTurn => in_turn(self.all().map(Target::Hub), GONE, Duration::ZERO, self.lasts),
-            Fault::AllHubsPaused => self.each(STILL, self.all().map(Target::Hub)),
+            Fault::CloudStopped => self.one(FaultTarget::Cloud, GONE),
+            Fault::CloudPaused => self.one(FaultTarget::Cloud, STILL),
+            Fault::HubsRestartInTurn => in_turn(self.all().map(FaultTarget::Hub), GONE, Duration::ZERO, self.lasts),
+            Fault::AllHubsPaused => self.each(STILL, self.all().map(FaultTarget::Hub)),
             Fault::PoolPaused => self.each(STILL, self.pool()),
-            Fault::CloudWithoutFiles => self.one(Target::Cloud, POOR),
+            Fault::CloudWithoutFiles => self.one(FaultTarget::Cloud, POOR),
             Fault::CoordinatorStoppedInCatchUp => {
-                let mut steps = self.links(Mode::Blackhole, self.all().map(Target::PoolLink));
+                let mut steps = self.links(Mode::Blackhole, self.all().map(FaultTarget::PoolLink));
                 steps.extend(later(
                     self.lasts + CATCHING_UP,
                     self.each(GONE, self.every_coordinator()),
@@ -129,12 +129,18 @@ impl Strike {
                 steps
             }
             Fault::HubKilledInCatchUp => {
-                let mut steps = self.links(Mode::Cut, [Target::CloudLink(self.any), Target::PoolLink(self.any)]);
-                steps.extend(later(self.lasts + CATCHING_UP, self.one(Target::Hub(self.any), DEAD)));
+                let mut steps = self.links(
+                    Mode::Cut,
+                    [FaultTarget::CloudLink(self.any), FaultTarget::PoolLink(self.any)],
+                );
+                steps.extend(later(
+                    self.lasts + CATCHING_UP,
+                    self.one(FaultTarget::Hub(self.any), DEAD),
+                ));
                 steps
             }
             Fault::LeaderKilledInCatchUp => {
-                let leader = Target::Hub(self.leader?);
+                let leader = FaultTarget::Hub(self.leader?);
                 let mut steps = self.each(DEAD, self.every_coordinator());
                 steps.extend(later(self.lasts + CATCHING_UP, self.one(leader, DEAD)));
                 steps
@@ -146,31 +152,31 @@ impl Strike {
     /// Links; `None` for other faults.
     fn of_links(&self, fault: Fault) -> Option<Vec<Step>> {
         Some(match fault {
-            Fault::CloudLinkCut => self.link(Target::CloudLink(self.any), Mode::Cut),
-            Fault::CloudLinkSilent => self.link(Target::CloudLink(self.any), Mode::Blackhole),
-            Fault::CloudRequestsVanish => self.link(Target::CloudLink(self.any), Mode::RequestsVanish),
-            Fault::CloudAnswersVanish => self.link(Target::CloudLink(self.any), Mode::AnswersVanish),
-            Fault::CloudLinkSlow => self.link(Target::CloudLink(self.any), SLOW),
-            Fault::CloudLinkLate => self.link(Target::CloudLink(self.any), LATE),
-            Fault::CloudLinkFlaps => flapping(Target::CloudLink(self.any), self.lasts),
-            Fault::CloudLinkDamaged => self.link(Target::CloudLink(self.any), Mode::Damaged),
-            Fault::AllCloudLinksCut => self.links(Mode::Cut, self.all().map(Target::CloudLink)),
-            Fault::AllCloudLinksSilent => self.links(Mode::Blackhole, self.all().map(Target::CloudLink)),
-            Fault::PoolLinkCut => self.link(Target::PoolLink(self.any), Mode::Cut),
-            Fault::PoolLinkSilent => self.link(Target::PoolLink(self.any), Mode::Blackhole),
-            Fault::PoolRequestsVanish => self.link(Target::PoolLink(self.any), Mode::RequestsVanish),
-            Fault::PoolAnswersVanish => self.link(Target::PoolLink(self.any), Mode::AnswersVanish),
-            Fault::PoolLinkSlow => self.link(Target::PoolLink(self.any), SLOW),
-            Fault::PoolLinkLate => self.link(Target::PoolLink(self.any), LATE),
-            Fault::PoolLinkFlaps => flapping(Target::PoolLink(self.any), self.lasts),
-            Fault::PoolLinkDamaged => self.link(Target::PoolLink(self.any), Mode::Damaged),
-            Fault::AllPoolLinksSilent => self.links(Mode::Blackhole, self.all().map(Target::PoolLink)),
+            Fault::CloudLinkCut => self.link(FaultTarget::CloudLink(self.any), Mode::Cut),
+            Fault::CloudLinkSilent => self.link(FaultTarget::CloudLink(self.any), Mode::Blackhole),
+            Fault::CloudRequestsVanish => self.link(FaultTarget::CloudLink(self.any), Mode::RequestsVanish),
+            Fault::CloudAnswersVanish => self.link(FaultTarget::CloudLink(self.any), Mode::AnswersVanish),
+            Fault::CloudLinkSlow => self.link(FaultTarget::CloudLink(self.any), SLOW),
+            Fault::CloudLinkLate => self.link(FaultTarget::CloudLink(self.any), LATE),
+            Fault::CloudLinkFlaps => flapping(FaultTarget::CloudLink(self.any), self.lasts),
+            Fault::CloudLinkDamaged => self.link(FaultTarget::CloudLink(self.any), Mode::Damaged),
+            Fault::AllCloudLinksCut => self.links(Mode::Cut, self.all().map(FaultTarget::CloudLink)),
+            Fault::AllCloudLinksSilent => self.links(Mode::Blackhole, self.all().map(FaultTarget::CloudLink)),
+            Fault::PoolLinkCut => self.link(FaultTarget::PoolLink(self.any), Mode::Cut),
+            Fault::PoolLinkSilent => self.link(FaultTarget::PoolLink(self.any), Mode::Blackhole),
+            Fault::PoolRequestsVanish => self.link(FaultTarget::PoolLink(self.any), Mode::RequestsVanish),
+            Fault::PoolAnswersVanish => self.link(FaultTarget::PoolLink(self.any), Mode::AnswersVanish),
+            Fault::PoolLinkSlow => self.link(FaultTarget::PoolLink(self.any), SLOW),
+            Fault::PoolLinkLate => self.link(FaultTarget::PoolLink(self.any), LATE),
+            Fault::PoolLinkFlaps => flapping(FaultTarget::PoolLink(self.any), self.lasts),
+            Fault::PoolLinkDamaged => self.link(FaultTarget::PoolLink(self.any), Mode::Damaged),
+            Fault::AllPoolLinksSilent => self.links(Mode::Blackhole, self.all().map(FaultTarget::PoolLink)),
             Fault::HubIsolated => self.links(
                 Mode::Blackhole,
-                [Target::CloudLink(self.any), Target::PoolLink(self.any)],
+                [FaultTarget::CloudLink(self.any), FaultTarget::PoolLink(self.any)],
             ),
-            Fault::LeaderLosesCoordinator => self.link(Target::PoolLink(self.leader?), Mode::Blackhole),
-            Fault::LeaderLosesCloud => self.link(Target::CloudLink(self.leader?), Mode::Cut),
+            Fault::LeaderLosesCoordinator => self.link(FaultTarget::PoolLink(self.leader?), Mode::Blackhole),
+            Fault::LeaderLosesCloud => self.link(FaultTarget::CloudLink(self.leader?), Mode::Cut),
             _ => return self.of_the_rest(fault),
         })
     }
@@ -185,23 +191,25 @@ impl Strike {
             Fault::CoordinatorDiskEio => self.on_disks(EIO, [], [COORDINATOR_DISK]),
             Fault::AllDisksEio => self.on_disks(EIO, self.all(), [COORDINATOR_DISK]),
             Fault::FeedCallDropped => self.feed_call_dropped(),
-            Fault::HubCertificateRotated => vec![issued(Target::HubCertificate(self.any), Issue::Usual)],
-            Fault::CoordinatorCertificateRotated => vec![issued(Target::CoordinatorCertificate, Issue::Usual)],
+            Fault::HubCertificateRotated => vec![issued(FaultTarget::HubCertificate(self.any), Issue::Usual)],
+            Fault::CoordinatorCertificateRotated => vec![issued(FaultTarget::CoordinatorCertificate, Issue::Usual)],
             Fault::AuthorityRotated => authority_rotated(self.hubs),
-            Fault::HubCertificateExpired => expired(Target::HubCertificate(self.any), self.lasts),
+            Fault::HubCertificateExpired => expired(FaultTarget::HubCertificate(self.any), self.lasts),
             Fault::CoordinatorCertificateExpired => {
-                let mut steps = expired(Target::CoordinatorCertificate, self.lasts);
-                let blink = during(Target::PoolLink(self.any), CUT, BLINK);
+                let mut steps = expired(FaultTarget::CoordinatorCertificate, self.lasts);
+                let blink = during(FaultTarget::PoolLink(self.any), CUT, BLINK);
                 steps.extend(later(RELOADED, blink));
                 steps
             }
-            Fault::RelaysKilled => relays(self.hubs, self.any, &Target::Hub, DEAD),
-            Fault::RelaysPaused => relays(self.hubs, self.any, &Target::Hub, STILL),
-            Fault::RelaysLoseCloud => relays(self.hubs, self.any, &Target::CloudLink, CUT),
-            Fault::ScopeChanged => self.one(Target::Scope, BAD),
-            Fault::ReadersStill => self.one(Target::Readers(self.any), BAD),
-            Fault::HugeObject => self.one(Target::Traffic, BAD),
-            Fault::HostileMember | Fault::HostilePod | Fault::Stranger => self.one(Target::Actor(fault.actor()?), BAD),
+            Fault::RelaysKilled => relays(self.hubs, self.any, &FaultTarget::Hub, DEAD),
+            Fault::RelaysPaused => relays(self.hubs, self.any, &FaultTarget::Hub, STILL),
+            Fault::RelaysLoseCloud => relays(self.hubs, self.any, &FaultTarget::CloudLink, CUT),
+            Fault::ScopeChanged => self.one(FaultTarget::Scope, BAD),
+            Fault::ReadersStill => self.one(FaultTarget::Readers(self.any), BAD),
+            Fault::HugeObject => self.one(FaultTarget::Traffic, BAD),
+            Fault::HostileMember | Fault::HostilePod | Fault::Stranger => {
+                self.one(FaultTarget::Actor(fault.actor()?), BAD)
+            }
             _ => return self.of_etcd(fault).or_else(|| self.of_clocks(fault)),
         })
     }
@@ -212,33 +220,33 @@ impl Strike {
             return None;
         }
         Some(match fault {
-            Fault::EtcdMemberKilled => self.one(Target::EtcdMember(self.member), DEAD),
-            Fault::EtcdMemberPaused => self.one(Target::EtcdMember(self.member), STILL),
-            Fault::EtcdLeaderKilled => self.one(Target::EtcdMember(self.member_leader?), DEAD),
-            Fault::EtcdLeaderPaused => self.one(Target::EtcdMember(self.member_leader?), STILL),
+            Fault::EtcdMemberKilled => self.one(FaultTarget::EtcdMember(self.member), DEAD),
+            Fault::EtcdMemberPaused => self.one(FaultTarget::EtcdMember(self.member), STILL),
+            Fault::EtcdLeaderKilled => self.one(FaultTarget::EtcdMember(self.member_leader?), DEAD),
+            Fault::EtcdLeaderPaused => self.one(FaultTarget::EtcdMember(self.member_leader?), STILL),
             Fault::EtcdQuorumKilled => {
                 let others = (0..self.members).filter(|member| *member != self.member);
-                self.each(DEAD, others.map(Target::EtcdMember))
+                self.each(DEAD, others.map(FaultTarget::EtcdMember))
             }
             Fault::EtcdCompacted => {
-                let forgets = during(Target::EtcdHistory, BAD, Duration::ZERO);
-                let mut steps = self.one(Target::Coordinator(self.coordinator), STILL);
+                let forgets = during(FaultTarget::EtcdHistory, BAD, Duration::ZERO);
+                let mut steps = self.one(FaultTarget::Coordinator(self.coordinator), STILL);
                 steps.extend(later(self.lasts.mul_f32(0.9), forgets));
                 steps
             }
-            Fault::FedCoordinatorKilled => self.one(Target::Coordinator(self.fed?), DEAD),
-            Fault::FedCoordinatorPaused => self.one(Target::Coordinator(self.fed?), STILL),
+            Fault::FedCoordinatorKilled => self.one(FaultTarget::Coordinator(self.fed?), DEAD),
+            Fault::FedCoordinatorPaused => self.one(FaultTarget::Coordinator(self.fed?), STILL),
             _ => return None,
         })
     }
 
     /// Wall clocks, and the time since boot.
     fn of_clocks(&self, fault: Fault) -> Option<Vec<Step>> {
-        let coordinator = Target::Coordinator(self.coordinator);
-        let clock = Target::CoordinatorClock(self.coordinator);
+        let coordinator = FaultTarget::Coordinator(self.coordinator);
+        let clock = FaultTarget::CoordinatorClock(self.coordinator);
         Some(match fault {
-            Fault::HubClockLate => self.one(Target::HubClock(self.any), AN_HOUR_LATE),
-            Fault::HubClockEarly => self.one(Target::HubClock(self.any), AN_HOUR_EARLY),
+            Fault::HubClockLate => self.one(FaultTarget::HubClock(self.any), AN_HOUR_LATE),
+            Fault::HubClockEarly => self.one(FaultTarget::HubClock(self.any), AN_HOUR_EARLY),
             Fault::CoordinatorClockLate => self.one(clock, AN_HOUR_LATE),
             Fault::CoordinatorClockEarly => self.one(clock, AN_HOUR_EARLY),
             Fault::CoordinatorRestartedLate => {
@@ -247,13 +255,13 @@ impl Strike {
                 steps
             }
             Fault::AllClocksWrong => {
-                let hubs = self.all().map(Target::HubClock);
-                let clocks = hubs.chain((0..self.coordinators).map(Target::CoordinatorClock));
+                let hubs = self.all().map(FaultTarget::HubClock);
+                let clocks = hubs.chain((0..self.coordinators).map(FaultTarget::CoordinatorClock));
                 let acts = [AN_HOUR_LATE, AN_HOUR_EARLY].into_iter().cycle();
                 let wrong = clocks.zip(acts).flat_map(|(clock, acts)| self.one(clock, acts));
                 wrong.collect()
             }
-            Fault::HubRebooted => rebooted(Target::Hub(self.any), self.days, self.lasts),
+            Fault::HubRebooted => rebooted(FaultTarget::Hub(self.any), self.days, self.lasts),
             Fault::CoordinatorRebooted => rebooted(coordinator, self.days, self.lasts),
             _ => return self.of_packets(fault),
         })
@@ -276,28 +284,28 @@ impl Strike {
         };
         Some(self.links(
             mode,
-            hubs.flat_map(|hub| [Target::CloudLink(hub), Target::PoolLink(hub)]),
+            hubs.flat_map(|hub| [FaultTarget::CloudLink(hub), FaultTarget::PoolLink(hub)]),
         ))
     }
 
-    fn every_coordinator(&self) -> impl Iterator<Item = Target> + use<> {
-        (0..self.coordinators).map(Target::Coordinator)
+    fn every_coordinator(&self) -> impl Iterator<Item = FaultTarget> + use<> {
+        (0..self.coordinators).map(FaultTarget::Coordinator)
     }
 
     /// Its programs.
-    fn pool(&self) -> impl Iterator<Item = Target> + use<> {
-        self.all().map(Target::Hub).chain(self.every_coordinator())
+    fn pool(&self) -> impl Iterator<Item = FaultTarget> + use<> {
+        self.all().map(FaultTarget::Hub).chain(self.every_coordinator())
     }
 
     fn all(&self) -> std::ops::Range<usize> {
         0..self.hubs
     }
 
-    fn one(&self, target: Target, acts: [Act; 2]) -> Vec<Step> {
+    fn one(&self, target: FaultTarget, acts: [Act; 2]) -> Vec<Step> {
         during(target, acts, self.lasts)
     }
 
-    fn each(&self, acts: [Act; 2], targets: impl IntoIterator<Item = Target>) -> Vec<Step> {
+    fn each(&self, acts: [Act; 2], targets: impl IntoIterator<Item = FaultTarget>) -> Vec<Step> {
         let steps = targets.into_iter().flat_map(|target| self.one(target, acts));
         steps.collect()
     }
@@ -307,17 +315,22 @@ impl Strike {
         &self,
         acts: [Act; 2],
         hubs: impl IntoIterator<Item = usize>,
-        others: impl IntoIterator<Item = (Target, Target)>,
+        others: impl IntoIterator<Item = (FaultTarget, FaultTarget)>,
     ) -> Vec<Step> {
-        let hubs = hubs.into_iter().map(|hub| (Target::HubDisk(hub), Target::Hub(hub)));
+        let hubs = hubs
+            .into_iter()
+            .map(|hub| (FaultTarget::HubDisk(hub), FaultTarget::Hub(hub)));
         let both = |(disk, program)| [self.one(disk, acts), self.one(program, NOTHING)];
         hubs.chain(others).flat_map(both).flatten().collect()
     }
 
     /// A hub without a cache does not start with certificates that can never work.
     fn without_cache(&self, loss: Act) -> Vec<Step> {
-        let certificates = [Target::HubCertificate(self.any), Target::CoordinatorCertificate];
-        let mut steps = without_disk(Target::Hub(self.any), loss, self.lasts);
+        let certificates = [
+            FaultTarget::HubCertificate(self.any),
+            FaultTarget::CoordinatorCertificate,
+        ];
+        let mut steps = without_disk(FaultTarget::Hub(self.any), loss, self.lasts);
         steps.extend(self.each(NOTHING, certificates));
         steps
     }
@@ -325,26 +338,26 @@ impl Strike {
     /// The coordinator has lost its data, so hubs send everything again, in one commit. During it the disk stalls; the
     /// caller hangs up and repeats the call; then the disk fails for a while.
     fn feed_call_dropped(&self) -> Vec<Step> {
-        let coordinator = Target::Coordinator(0);
+        let coordinator = FaultTarget::Coordinator(0);
         let stalls = CATCHING_UP + self.moment;
         let mut steps = without_disk(coordinator, Act::LoseDisk, BLINK);
-        let disk = |after, act| step(after, Target::CoordinatorDisk, act);
+        let disk = |after, act| step(after, FaultTarget::CoordinatorDisk, act);
         steps.extend([
             disk(stalls, Act::Stall),
             disk(stalls + STALLED, Act::Eio),
             disk(stalls + STALLED + self.lasts, Act::Good),
             step(stalls + STALLED + self.lasts, coordinator, Act::Good),
         ]);
-        let links = self.all().map(Target::PoolLink);
+        let links = self.all().map(FaultTarget::PoolLink);
         steps.extend(links.flat_map(|link| later(stalls + STALLED / 2, during(link, CUT, BLINK))));
         steps
     }
 
-    fn link(&self, target: Target, mode: Mode) -> Vec<Step> {
+    fn link(&self, target: FaultTarget, mode: Mode) -> Vec<Step> {
         self.links(mode, [target])
     }
 
-    fn links(&self, mode: Mode, targets: impl IntoIterator<Item = Target>) -> Vec<Step> {
+    fn links(&self, mode: Mode, targets: impl IntoIterator<Item = FaultTarget>) -> Vec<Step> {
         self.each([Act::Link(mode), Act::Link(Mode::Pass)], targets)
     }
 }
@@ -403,13 +416,13 @@ mod tests {
 
     #[test]
     fn relays_suffer_in_turn_while_the_hub_is_cut_off() {
-        let steps = relays(3, 1, &Target::Hub, [Act::Kill, Act::Start]);
-        let killed: Vec<Target> = steps
+        let steps = relays(3, 1, &FaultTarget::Hub, [Act::Kill, Act::Start]);
+        let killed: Vec<FaultTarget> = steps
             .iter()
             .filter(|step| step.act == Act::Kill)
             .map(|step| step.target)
             .collect();
-        assert_eq!(killed, [Target::Hub(0), Target::Hub(2)]);
+        assert_eq!(killed, [FaultTarget::Hub(0), FaultTarget::Hub(2)]);
         let back = steps
             .iter()
             .find(|step| step.act == Act::Link(Mode::Pass))

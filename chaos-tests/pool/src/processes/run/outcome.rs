@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
-use yurt_chaos_validate::history::Verdict;
+use yurt_chaos_validate::history::CheckResult;
 
 use super::super::faults::Fault;
 use super::super::heartbeats::Heartbeats;
@@ -15,13 +15,13 @@ use super::super::{hostile, local_writes};
 use super::leaders::Leaders;
 
 /// Results of a run.
-pub(in super::super) struct Outcome {
+pub(in super::super) struct RunOutcome {
     /// Number of faults, for every kind that might occur.
     pub(in super::super) struck: BTreeMap<Fault, u32>,
     pub(in super::super) written: Written,
     pub(in super::super) clients: usize,
     /// Verdict over all clients.
-    pub(in super::super) verdict: Verdict,
+    pub(in super::super) verdict: CheckResult,
     /// Lists of clients after their first one.
     pub(in super::super) relists: u32,
     /// Watches that clients opened.
@@ -41,9 +41,9 @@ pub(in super::super) struct Outcome {
     pub(in super::super) rest: Result<Duration>,
 }
 
-// === impl Outcome ===
+// === impl RunOutcome ===
 
-impl Outcome {
+impl RunOutcome {
     /// The same as numbers of the report.
     pub(in super::super) fn totals(&self) -> Totals {
         let operations = [

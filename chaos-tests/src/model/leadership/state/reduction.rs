@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{EXPIRY, HOLD, Message, Place, Purpose, Request, Seen, State};
+use super::{EXPIRY, HOLD, LeaseView, LogPosition, Message, Purpose, Request, State};
 
 // === impl State ===
 
@@ -18,8 +18,7 @@ impl State {
         // Later renewals may not be lost any more.
         self.server.renewed &= self.server.opened < EXPIRY;
         for (id, hub) in self.hubs.iter_mut().enumerate() {
-            let waits =
-                matches!(hub.seen, Seen::Lease(lease) if lease.holder.is_some_and(|holder| usize::from(holder) != id));
+            let waits = matches!(hub.seen, LeaseView::Lease(lease) if lease.holder.is_some_and(|holder| usize::from(holder) != id));
             if !waits || hub.hold.is_some() {
                 hub.since = 0;
             }
@@ -62,10 +61,10 @@ impl State {
     pub fn drop_time(&mut self) {
         (self.server.opened, self.server.written) = (EXPIRY, EXPIRY);
         for hub in &mut self.hubs {
-            (hub.seen, hub.since, hub.request) = (Seen::Unknown, 0, None);
+            (hub.seen, hub.since, hub.request) = (LeaseView::Unknown, 0, None);
             match &mut hub.hold {
                 Some(hold) => hold.age = 0,
-                None => hub.replica = Place::default(),
+                None => hub.replica = LogPosition::default(),
             }
         }
     }

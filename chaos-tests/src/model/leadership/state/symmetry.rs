@@ -1,6 +1,6 @@
 //! Symmetry of hubs: states that are equal except for the hubs' names are one.
 
-use super::{HubId, Lease, Message, Seen, State};
+use super::{HubId, Lease, LeaseView, Message, State};
 
 // === impl Message ===
 
@@ -57,7 +57,7 @@ impl State {
         let mut other = self.clone();
         other.hubs.swap(usize::from(a), usize::from(b));
         for hub in &mut other.hubs {
-            if let Seen::Lease(lease) = &mut hub.seen {
+            if let LeaseView::Lease(lease) = &mut hub.seen {
                 *lease = lease.swapped(a, b);
             }
         }

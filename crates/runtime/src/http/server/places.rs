@@ -20,7 +20,7 @@ use super::{Limits, MAX_HOLD, Rank};
 mod known;
 mod strangers;
 
-use known::Known;
+use known::KnownPlaces;
 use strangers::{Entry, Strangers};
 
 /// The places of one server.
@@ -36,7 +36,7 @@ pub(super) struct Places {
 struct HeldPlaces {
     remote: Strangers,
     local: Strangers,
-    known: Known,
+    known: KnownPlaces,
     /// Time of the last log line about refusals.
     told: Option<Instant>,
 }
@@ -72,7 +72,7 @@ impl Places {
         let held = HeldPlaces {
             remote: Strangers::new(limits.max_strangers, limits.max_strangers_per_address, GRACE),
             local: Strangers::new(limits.max_strangers, usize::MAX, LOCAL_GRACE),
-            known: Known::new(limits.max_connections),
+            known: KnownPlaces::new(limits.max_connections),
             told: None,
         };
         Arc::new(Self {

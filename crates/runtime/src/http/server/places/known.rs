@@ -10,7 +10,7 @@ use super::super::Rank;
 
 /// The places, by holder.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownPlaces {
     limit: usize,
     total: usize,
     /// Held by [`Rank::Other`].
@@ -27,9 +27,9 @@ const SHARE_OF_OTHERS: usize = 4;
 /// Places reserved for the leader: it has two connections, and may reconnect before its old ones are known to be dead.
 const KEPT_FOR_LEADER: usize = 8;
 
-// === impl Known ===
+// === impl KnownPlaces ===
 
-impl Known {
+impl KnownPlaces {
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -88,13 +88,13 @@ mod tests {
     }
 
     /// Takes places for `name` until there are no more for it.
-    fn take_all(known: &mut Known, name: &Arc<str>, rank: Rank) -> usize {
+    fn take_all(known: &mut KnownPlaces, name: &Arc<str>, rank: Rank) -> usize {
         (0..).take_while(|_| known.enter(name, rank)).count()
     }
 
     #[test]
     fn greedy_identities_leave_a_place_to_each_other_one() {
-        let mut known = Known::new(3000);
+        let mut known = KnownPlaces::new(3000);
         for number in 0..50 {
             let taken = take_all(&mut known, &name("greedy", number), Rank::Member);
             assert!(taken > 0, "{number}");
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn others_leave_most_places_to_members_and_members_some_to_the_leader() {
-        let mut known = Known::new(3000);
+        let mut known = KnownPlaces::new(3000);
         let others = (0..5000)
             .filter(|one| known.enter(&name("other", *one), Rank::Other))
             .count();
@@ -123,14 +123,14 @@ mod tests {
     /// An administrator already has all rights, so a limit would protect nothing.
     #[test]
     fn administrator_takes_all_but_the_leaders_places() {
-        let mut known = Known::new(3000);
+        let mut known = KnownPlaces::new(3000);
         let taken = take_all(&mut known, &name("admin", 0), Rank::Administrator);
         assert_eq!(taken, 3000 - KEPT_FOR_LEADER);
     }
 
     #[test]
     fn what_is_left_is_free_again() {
-        let mut known = Known::new(40);
+        let mut known = KnownPlaces::new(40);
         let one = name("one", 1);
         for rank in [Rank::Other, Rank::Member, Rank::Leader, Rank::Administrator] {
             let taken = take_all(&mut known, &one, rank);
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn smallest_server_serves_somebody() {
         for rank in [Rank::Other, Rank::Member, Rank::Leader] {
-            assert!(Known::new(1).enter(&name("one", 1), rank), "{rank:?}");
+            assert!(KnownPlaces::new(1).enter(&name("one", 1), rank), "{rank:?}");
         }
     }
 }
