@@ -92,13 +92,13 @@ pub struct Config {
     pub max_custom_resources: usize,
 
     /// Name of the NodePool, for messages. Default: none.
-    #[arg(long, value_name = "NAME", default_value = "")]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub nodepool: String,
 
     /// Nodes that belong to the pool, and no others unless --members-from-leader is given: a comma-separated list, or @FILE
     /// with one name per line or comma, read again every 10 s. Default: none. The pool then has the members last fed by a
     /// leader; with an empty store every node is refused unless --trust-first-leader is given.
-    #[arg(long, value_name = "LIST|@FILE", default_value = "")]
+    #[arg(long, value_name = "LIST|@FILE", default_value = "", hide_default_value = true)]
     pub initial_members: String,
 
     /// Accept as members also the nodes that the pool's leader feeds, in addition to --initial-members: each leader may then

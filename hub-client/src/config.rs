@@ -59,16 +59,16 @@ pub struct Flags {
     #[arg(long, default_value_t = 10268)]
     proxy_secure_port: u16,
     /// Name of this Node.
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     node_name: String,
     /// Namespace of ConfigMap yurt-hub-cfg, which configures the filters and the resources that a pool shares.
     #[arg(long, default_value = "kube-system")]
     namespace: String,
     /// Name of this node's NodePool (label apps.openyurt.io/nodepool on Nodes); required with --enable-coordinator.
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     nodepool_name: String,
     /// Cloud apiservers, https://host:port, separated by commas. Each is probed on its own; a server that is down gets no requests.
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", hide_default_value = true)]
     server_addr: String,
     /// Choice between several cloud apiservers. rr: forwarded requests take those that are up in turn. priority: all go to the first one in
     /// the order of --server-addr that is up, and return to it once it has been up for 30 s again.

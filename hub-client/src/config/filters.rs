@@ -17,7 +17,7 @@ pub(crate) struct FilterFlags {
     enable_resource_filter: bool,
     /// Names of filters that do not run on this node, separated by commas; * alone disables all. ConfigMap yurt-hub-cfg cannot enable
     /// them.
-    #[arg(long, value_delimiter = ',', default_value = "")]
+    #[arg(long, value_delimiter = ',', default_value = "", hide_default_value = true)]
     disabled_resource_filters: Vec<String>,
     /// LoadBalancer Services that filter discardcloudservice hides. opt-out: all but those with annotation openyurt.io/skip-discard=true.
     /// opt-in: only those with annotation svc.openyurt.io/discard=true.

@@ -32,7 +32,7 @@ pub(super) struct IdentityFlags {
     /// Additional names, separated by commas, by which this node's components address the hub. A request that uses the
     /// node's identity for another Host gets 421, because a web page may have mapped its own name to this address. Loopback,
     /// the node's name and the addresses of the hub are always accepted.
-    #[arg(long, value_delimiter = ',', default_value = "")]
+    #[arg(long, value_delimiter = ',', default_value = "", hide_default_value = true)]
     node_identity_hosts: Vec<String>,
 }
 
