@@ -111,6 +111,15 @@ impl Replica {
         *self.durable.borrow()
     }
 
+    /// True if readers may see it ([`Self::is_served`]). Complete data whose commit is missing is awaited for `max`.
+    ///
+    /// # Cancel safety
+    /// Holds nothing; may be dropped at any point.
+    pub async fn is_served_within(&self, max: Duration) -> bool {
+        let awaits_commit = || self.collection.read(Collection::is_complete);
+        self.is_served() || (awaits_commit() && tokio::time::timeout(max, self.served()).await.is_ok())
+    }
+
     /// Waits until readers may see it ([`Self::is_served`]). The caller bounds the time.
     ///
     /// # Cancel safety

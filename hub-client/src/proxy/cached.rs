@@ -21,7 +21,7 @@ use yurt_runtime::http::Body;
 use yurt_storage::Replica;
 
 use super::caller::{Caller, Credential};
-use super::local::{Local, may_be_told};
+use super::local::{COMMIT_MAX, Local, may_be_told};
 use super::screen::is_impersonating;
 use super::serving::Source;
 use crate::cache::agents::Agents;
@@ -139,7 +139,7 @@ impl Cached {
             entry.accept(&reader, false);
         }
         let replica = entry.replica();
-        if !replica.is_served() {
+        if !replica.is_served_within(COMMIT_MAX).await {
             let why = format!(
                 "{} is not complete on this node, and the cloud does not answer",
                 replica.name()

@@ -23,7 +23,7 @@ use yurt_storage::Replica;
 
 use super::cached::{Cached, FIRST_LIST_MAX, Head, reader_of};
 use super::caller::{Caller, Credential};
-use super::local::Local;
+use super::local::{COMMIT_MAX, Local};
 use super::screen::is_impersonating;
 use super::serving::options;
 use crate::cache::entry::{Entry, StreamState};
@@ -264,7 +264,9 @@ impl Cached {
         }
         let replica = entry.replica();
         Ok(match entry.state() {
-            _ if !replica.is_served() => Err(format!("{} is not complete on this node", key.text())),
+            _ if !replica.is_served_within(COMMIT_MAX).await => {
+                Err(format!("{} is not complete on this node", key.text()))
+            }
             StreamState::Refused if !is_lost() => Err(format!("{} is refused, see /debug/state.json", key.text())),
             _ => Ok(replica.clone()),
         })

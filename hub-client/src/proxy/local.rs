@@ -2,10 +2,10 @@
 //! component. [`super::serving`] answers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use yurt_apimachinery::{RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
-use yurt_collection::Collection;
 use yurt_runtime::http::Body;
 use yurt_storage::{Replica, SharedCollection};
 
@@ -22,6 +22,9 @@ use crate::replicas::{POOL_SCOPE, PoolData};
 /// The component that runs pods; see [`may_be_told`] for its only collection.
 const KUBELET: &str = "kubelet";
 const KUBELET_READS: &str = "services";
+
+/// Maximum time for which a read waits for the commit of another generation.
+pub(super) const COMMIT_MAX: Duration = Duration::from_secs(3);
 
 /// Server of pool data.
 pub struct Local {
@@ -91,7 +94,7 @@ impl Local {
             return Ok(None);
         }
         self.authorizer.check(caller, info).await?;
-        if !replica.is_served() {
+        if !replica.is_served_within(COMMIT_MAX).await {
             let why = format!("{} is not complete on this node yet, please try again", replica.name());
             return Err(Status::too_many_requests(&why, 1));
         }
@@ -126,7 +129,7 @@ impl Local {
             collection: view.collection(),
             gone: view.ended(),
             // A read of the latest state does not show less than the replica has.
-            least: self.least(replica).max(replica.collection().read(Collection::position)),
+            least: self.least(replica).max(view.source_position()),
             is_fresh: self.data.is_fresh(replica.name()),
             is_clouds: false,
         };
@@ -210,6 +213,7 @@ mod tests {
     use tokio::sync::watch;
     use tokio_util::sync::CancellationToken;
     use yurt_apimachinery::{Object, ResourceVersion};
+    use yurt_collection::Collection;
     use yurt_runtime::{Clock, TaskGroup};
     use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
@@ -269,7 +273,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn generation_that_no_commit_knows_is_not_served() {
         let (folder, reach) = (TestDir::new(), watch::Sender::default());
         let local = local(&folder, &reach);
@@ -292,11 +296,14 @@ mod tests {
                 Err(status) => Some(status.code()),
             }
         };
-        for generation in [0, 7] {
+        let begin = |generation: u64| {
             let object = Object::parse(web.as_slice().into(), kind).unwrap();
             let began = ResourceVersion(10 + generation);
             let restart = |held: &mut Collection| held.restart(generation, vec![object], began);
             services.collection().update(restart);
+        };
+        for generation in [0, 7] {
+            begin(generation);
             for expected in [429, 200] {
                 for path in [
                     "/api/v1/services",
@@ -308,5 +315,10 @@ mod tests {
                 local.data.replicas().persist(None).await.unwrap();
             }
         }
+        begin(8);
+        let commit = local.data.replicas().persist(None);
+        let (answer, committed) = tokio::join!(code("/api/v1/services"), commit);
+        committed.unwrap();
+        assert_eq!(answer, Some(200), "a read waits for the commit");
     }
 }

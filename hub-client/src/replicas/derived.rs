@@ -34,6 +34,8 @@ use inputs::LiveInputs;
 const VIEWS_MAX: usize = 64;
 /// Time after its last use at which a view is dropped.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
+/// Most views that one request waits for, as its source begins one generation after another.
+const ATTEMPTS_MAX: usize = 4;
 /// Seconds after which a client without a view tries again.
 const RETRY_AFTER: u32 = 1;
 
@@ -92,10 +94,25 @@ impl Derived {
     /// Holds nothing while waiting.
     pub async fn of(&self, replica: &Arc<Replica>, chain: &Chain, edition: u64) -> Result<Arc<View>, Status> {
         self.0.inputs.check(chain)?;
-        let view = self.find_or_start(replica, chain, edition)?;
-        let ready = view.collection.reached(ResourceVersion::ZERO);
+        let mut view = self.find_or_start(replica, chain, edition)?;
+        let ready = async {
+            for _ in 0..ATTEMPTS_MAX {
+                tokio::select! {
+                    () = view.collection.reached(ResourceVersion::ZERO) => {}
+                    () = view.ended.cancelled() => {}
+                }
+                let source = replica.collection();
+                if view.is_of(source) {
+                    break;
+                }
+                // The source has begun another generation, which this view does not show.
+                source.reached(ResourceVersion::ZERO).await;
+                view = self.find_or_start(replica, chain, edition)?;
+            }
+            Ok::<_, Status>(())
+        };
         // A request for an incomplete view gets 429 later.
-        let _ = tokio::time::timeout(WAIT_FOR_RV, ready).await;
+        tokio::time::timeout(WAIT_FOR_RV, ready).await.unwrap_or(Ok(()))?;
         Ok(view)
     }
 
@@ -236,6 +253,15 @@ impl View {
     #[must_use]
     pub fn ended(&self) -> &CancellationToken {
         &self.ended
+    }
+
+    /// Position of the source, which a read of the latest state must reflect; zero once the source has begun another
+    /// generation than that of the view.
+    #[must_use]
+    pub fn source_position(&self) -> ResourceVersion {
+        let generation = self.collection.read(Collection::generation);
+        let position = |held: &Collection| (held.generation() == generation).then(|| held.position());
+        self.source.read(position).unwrap_or_default()
     }
 
     /// The RV of an object here, and the state of the source that it shows; `None` if the source has a later one.

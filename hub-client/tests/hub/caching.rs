@@ -481,8 +481,8 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation_of_each_sele
     let mut cloud = cloud_with_a_node().await;
     let backup = cloud.backup();
     let hub = TestHub::start(&cloud, &[]).await;
-    // No filter is bound to its pods: the view of a kubelet is refused for a moment after a change of generation.
-    let reader = hub.component("flanneld/1");
+    // Its view waits for the commit of the new generation.
+    let reader = hub.kubelet();
     assert_eq!(list(&reader, OWN_PODS).await.0, ["db", "web"]);
     until_live(&hub, OWN_PODS).await;
     cloud.put("pods", pod("lost", "n1"));

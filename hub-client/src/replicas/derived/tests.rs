@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use futures_util::FutureExt as _;
 use yurt_apimachinery::Object;
 use yurt_runtime::Clock;
 use yurt_storage::OnlyWriter as _;
@@ -85,6 +86,27 @@ async fn view_that_is_unused_for_longest_gives_way_to_a_further_one() {
         .read(|held| held.objects().next().unwrap().resource_version());
     assert_eq!(version, ResourceVersion(10));
     drop(reader);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_at_a_change_of_generation_gets_a_view_of_the_new_one() {
+    let world = World::new();
+    let source = world.replica.collection();
+    let begin = |generation: u64| source.update(|held| held.restart(generation, Vec::new(), ResourceVersion(20)));
+    let chain = Chain::default();
+    let mut request = Box::pin(world.derived.of(&world.replica, &chain, 0));
+    assert!(
+        request.as_mut().now_or_never().is_none(),
+        "its view is not evaluated yet"
+    );
+    tokio::task::yield_now().await;
+    begin(7);
+    let view = request.await.unwrap();
+    let generation = view.collection().read(Collection::generation);
+    assert_eq!((generation, view.source_position()), (7, ResourceVersion(20)));
+    // The reader of a view whose source has moved on gets what the view has, at once.
+    begin(8);
+    assert_eq!(view.source_position(), ResourceVersion::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
