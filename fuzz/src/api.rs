@@ -19,7 +19,7 @@ pub(crate) fn object(data: &[u8]) {
         return;
     };
     assert!(!object.bytes().contains(&b'\n'));
-    let again = Object::parse(object.bytes().clone(), pods()).expect("what was read must be readable");
+    let again = Object::parse(object.bytes(), pods()).expect("what was read must be readable");
     assert_eq!(object, again);
     let moved = object.with_resource_version(ResourceVersion(77));
     assert_eq!(moved.to_value()["metadata"]["resourceVersion"], "77");
@@ -34,7 +34,7 @@ pub(crate) fn list(data: &[u8]) {
     for item in &list.items {
         let value = item.to_value();
         assert!(value["kind"].is_string() && value["apiVersion"].is_string(), "{value}");
-        let again = Object::parse(item.bytes().clone(), pods()).expect("what was read must be readable");
+        let again = Object::parse(item.bytes(), pods()).expect("what was read must be readable");
         assert_eq!(*item, again);
     }
 }

@@ -46,7 +46,7 @@ impl LeaseSpec {
             #[serde(default)]
             spec: Option<Mapping<LeaseSpec>>,
         }
-        let lease: Result<Lease, _> = crate::mapping::from_slice(object.bytes());
+        let lease: Result<Lease, _> = crate::mapping::from_slice(&object.bytes());
         lease
             .map_err(|error| undecodable(&error))?
             .spec

@@ -18,7 +18,7 @@
 //! | [`options`] | options of a list, watch, write or delete |
 //! | [`selector`] | objects that a list or watch selects |
 //! | [`json_text`] | parsing and small changes of JSON text |
-//! | [`object`] | representation of an object, and changes of one field of its bytes |
+//! | [`object`], [`packed`] | representation of an object, changes of one field of its bytes, and their deflated form |
 //! | [`list`], [`watch`] | objects in lists, and as events |
 //! | [`status`] | form of failures |
 //! | [`meta`], [`values`] | validation of metadata and of single values |
@@ -59,6 +59,7 @@ pub mod meta;
 pub mod nesting;
 pub mod object;
 pub mod options;
+pub mod packed;
 pub mod quantity;
 pub mod query;
 pub mod request_info;

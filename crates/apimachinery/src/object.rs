@@ -13,9 +13,11 @@ use serde_json::Value;
 
 use crate::json_text;
 use crate::kind::{ResourceKind, SelectableField};
+use crate::packed::{self, Packer};
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
 use crate::selector::{FieldSource, Labels};
 
+mod body;
 mod cache_slot;
 mod edit;
 mod extract;
@@ -24,10 +26,11 @@ mod key;
 pub use extract::TypeMeta;
 pub use key::ObjectKey;
 
+use body::Body;
 use cache_slot::CacheSlot;
 use extract::Extract;
 
-/// An immutable object. Cheap to clone.
+/// An immutable object. Cheap to clone. Once a store has packed it ([`Object::pack`]), a long one is held deflated.
 #[derive(Clone)]
 pub struct Object(Arc<Inner>);
 
@@ -37,7 +40,7 @@ pub struct ObjectIdentity(Weak<Inner>);
 
 struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
-    bytes: Bytes,
+    body: Body,
     resource_version: ResourceVersion,
     /// Position of the metadata in the bytes, once it was needed.
     metadata_at: Option<NonZeroU32>,
@@ -59,6 +62,9 @@ struct Meta {
 /// Bytes that are no object of the kind.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
+    /// A deflated body that is damaged.
+    #[error("{0}")]
+    Packed(String),
     /// Not UTF-8.
     #[error("the object is not UTF-8: {0}")]
     Utf8(#[from] std::str::Utf8Error),
@@ -105,6 +111,21 @@ impl Object {
         Self::assemble(bytes, None, extract, kind)
     }
 
+    /// Parses an object from a row of a file ([`crate::packed`]); see [`Self::parse`]. It stays deflated in memory as
+    /// after [`Self::pack`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Object::parse`], and when the row is damaged.
+    pub fn parse_packed(row: &Bytes, kind: &ResourceKind) -> Result<Self, ObjectError> {
+        let text = packed::unpack(row).map_err(ObjectError::Packed)?;
+        let object = Self::parse(text.clone(), kind)?;
+        if packed::is_packed(row) && object.bytes() == text {
+            object.0.body.hold(row);
+        }
+        Ok(object)
+    }
+
     fn assemble(
         given: Bytes,
         metadata_at: Option<usize>,
@@ -124,7 +145,7 @@ impl Object {
             values: extract.values,
         };
         Ok(Self(Arc::new(Inner {
-            bytes,
+            body: Body::new(bytes),
             resource_version,
             metadata_at: metadata_at.and_then(narrow),
             encoding_cache: CacheSlot::default(),
@@ -155,12 +176,13 @@ impl Object {
     /// The same object with another resource version; every other byte is the same.
     #[must_use]
     pub fn with_resource_version(&self, resource_version: ResourceVersion) -> Self {
+        let text = self.bytes();
         let known = self.0.metadata_at.map(|at| at.get() as usize);
-        let metadata_at = known.or_else(|| edit::metadata_at(&self.0.bytes));
-        let bytes = metadata_at.and_then(|at| edit::set_resource_version(&self.0.bytes, at, resource_version));
+        let metadata_at = known.or_else(|| edit::metadata_at(&text));
+        let bytes = metadata_at.and_then(|at| edit::set_resource_version(&text, at, resource_version));
         let bytes = bytes.expect("the bytes of an Object must have been checked to have metadata");
         Self(Arc::new(Inner {
-            bytes,
+            body: Body::new(bytes),
             resource_version,
             // Everything before it stays unchanged.
             metadata_at: metadata_at.and_then(narrow),
@@ -169,9 +191,40 @@ impl Object {
         }))
     }
 
-    /// The object as one line of JSON, without a line break at the end.
-    pub fn bytes(&self) -> &Bytes {
-        &self.0.bytes
+    /// The object as one line of JSON, without a line break at the end. Inflates an object that is held deflated.
+    pub fn bytes(&self) -> Bytes {
+        self.0.body.text()
+    }
+
+    /// Length of [`Self::bytes`].
+    pub fn bytes_len(&self) -> usize {
+        self.0.body.len()
+    }
+
+    /// The object as a row of a file ([`crate::packed`]), deflated if it is long. A body of 2 KiB or more is held in
+    /// this form from now on, by all clones.
+    pub fn pack(&self, packer: &mut Packer) -> Bytes {
+        self.0.body.pack(packer)
+    }
+
+    /// True if the object is held deflated.
+    pub fn is_packed(&self) -> bool {
+        self.0.body.is_packed()
+    }
+
+    /// The same object, not held deflated: for several reads in a row.
+    #[must_use]
+    pub fn unpacked(&self) -> Self {
+        if !self.is_packed() {
+            return self.clone();
+        }
+        Self(Arc::new(Inner {
+            body: Body::new(self.bytes()),
+            resource_version: self.0.resource_version,
+            metadata_at: self.0.metadata_at,
+            encoding_cache: CacheSlot::default(),
+            meta: Arc::clone(&self.0.meta),
+        }))
     }
 
     /// Its place in the collection.
@@ -206,7 +259,7 @@ impl Object {
 
     /// One of `metadata.annotations`. Scans the bytes again: annotations are not kept separately.
     pub fn annotation(&self, key: &str) -> Option<String> {
-        extract::annotation(&self.0.bytes, key)
+        extract::annotation(&self.bytes(), key)
     }
 
     /// Value of a field that selectors of the kind may name, its default if it is unset; `None` for other fields.
@@ -229,7 +282,7 @@ impl Object {
 
     /// The object as a value.
     pub fn to_value(&self) -> Value {
-        json_text::parse(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
+        json_text::parse(&self.bytes()).expect("the bytes of an Object must have been checked to be a JSON value")
     }
 
     /// The cache of encodings of this object, made on first use and dropped with the object. Its contents belong to the
@@ -243,11 +296,11 @@ impl Object {
         ObjectIdentity(Arc::downgrade(&self.0))
     }
 
-    /// Approximate memory of the object, in bytes.
+    /// Approximate memory of the object while it is not held deflated, in bytes.
     pub fn size(&self) -> usize {
         let meta = &self.0.meta;
         let values: usize = meta.values.iter().flatten().map(|value| value.len()).sum();
-        self.0.bytes.len() + meta.labels.text_len() + values + OVERHEAD
+        self.bytes_len() + meta.labels.text_len() + values + OVERHEAD
     }
 }
 
@@ -260,7 +313,7 @@ impl FieldSource for Object {
 /// Equal bytes, hence equal in everything.
 impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0.bytes == other.0.bytes
+        Arc::ptr_eq(&self.0, &other.0) || self.0.body == other.0.body
     }
 }
 

@@ -56,18 +56,18 @@ enum CachedItem {
 /// The object as an item of a protobuf list, key and length included. `message` is always that of its kind. Cached for
 /// later calls, up to [`CACHED_BYTES_MAX`].
 pub(crate) fn protobuf_item(object: &Object, message: Message) -> Bytes {
-    cache_of(object).item(message, object.bytes())
+    cache_of(object).item(message, || object.bytes())
 }
 
 /// Length of [`protobuf_item`]: the length of a list precedes its items.
 pub(crate) fn protobuf_item_len(object: &Object, message: Message) -> usize {
-    cache_of(object).item_len(message, object.bytes())
+    cache_of(object).item_len(message, || object.bytes())
 }
 
 /// The object as an item of a list.
 pub(crate) fn item(object: &Object, form: ItemForm) -> Bytes {
     match form {
-        ItemForm::Json => object.bytes().clone(),
+        ItemForm::Json => object.bytes(),
         ItemForm::Protobuf(message) => protobuf_item(object, message),
     }
 }
@@ -82,24 +82,24 @@ fn cache_of(object: &Object) -> &EncodingCache {
 
 impl EncodingCache {
     /// The object as an item of a list: a field of the list, key and length included.
-    fn item(&self, message: Message, json: &[u8]) -> Bytes {
-        match self.cached_item(message, json) {
+    fn item(&self, message: Message, json: impl Fn() -> Bytes) -> Bytes {
+        match self.cached_item(message, &json) {
             CachedItem::Bytes(item) => item.clone(),
-            CachedItem::Len(_) => encode(message, json),
+            CachedItem::Len(_) => encode(message, &json()),
         }
     }
 
     /// Length of [`Self::item`].
-    fn item_len(&self, message: Message, json: &[u8]) -> usize {
-        match self.cached_item(message, json) {
+    fn item_len(&self, message: Message, json: impl Fn() -> Bytes) -> usize {
+        match self.cached_item(message, &json) {
             CachedItem::Bytes(item) => item.len(),
             CachedItem::Len(len) => *len as usize,
         }
     }
 
-    fn cached_item(&self, message: Message, json: &[u8]) -> &CachedItem {
+    fn cached_item(&self, message: Message, json: &dyn Fn() -> Bytes) -> &CachedItem {
         self.item.get_or_init(|| {
-            let item = encode(message, json);
+            let item = encode(message, &json());
             if reserve(item.len()) {
                 return CachedItem::Bytes(item);
             }
@@ -172,40 +172,34 @@ mod tests {
     #[test]
     fn cached_bytes_are_bounded_and_given_back() {
         let message = find("", "v1", "ConfigMap").unwrap();
-        let json = |len: usize| format!(r#"{{"metadata":{{"name":"a"}},"data":{{"k":"{}"}}}}"#, "x".repeat(len));
+        let json = |len: usize| {
+            let text = format!(r#"{{"metadata":{{"name":"a"}},"data":{{"k":"{}"}}}}"#, "x".repeat(len));
+            let text = Bytes::from(text);
+            move || text.clone()
+        };
         let (small, large) = (json(10), json(CACHED_BYTES_MAX / 2));
         let (one, two, three) = (
             EncodingCache::default(),
             EncodingCache::default(),
             EncodingCache::default(),
         );
-        let first = one.item(message, large.as_bytes());
-        assert_eq!(
-            first.as_ptr(),
-            one.item(message, large.as_bytes()).as_ptr(),
-            "it is cached"
-        );
-        let second = two.item(message, large.as_bytes());
+        let first = one.item(message, &large);
+        assert_eq!(first.as_ptr(), one.item(message, &large).as_ptr(), "it is cached");
+        let second = two.item(message, &large);
         assert_ne!(
             second.as_ptr(),
-            two.item(message, large.as_bytes()).as_ptr(),
+            two.item(message, &large).as_ptr(),
             "there is no room for it"
         );
-        assert_eq!(
-            (&first, two.item_len(message, large.as_bytes())),
-            (&second, second.len())
-        );
+        assert_eq!((&first, two.item_len(message, &large)), (&second, second.len()));
         drop(one);
-        let third = three.item(message, large.as_bytes());
+        let third = three.item(message, &large);
         assert_eq!(
             third.as_ptr(),
-            three.item(message, large.as_bytes()).as_ptr(),
+            three.item(message, &large).as_ptr(),
             "there is room again"
         );
         let cache = EncodingCache::default();
-        assert_eq!(
-            cache.item_len(message, small.as_bytes()),
-            cache.item(message, small.as_bytes()).len()
-        );
+        assert_eq!(cache.item_len(message, &small), cache.item(message, &small).len());
     }
 }

@@ -10,7 +10,7 @@ pub(crate) const KIND: &str = "PartialObjectMetadata";
 
 /// The object's metadata, byte for byte, as a `PartialObjectMetadata`.
 pub fn partial_object_metadata(object: &Object, version: MetaVersion) -> Bytes {
-    reduce(object.bytes(), version).expect("an Object must have metadata, as it has a name")
+    reduce(&object.bytes(), version).expect("an Object must have metadata, as it has a name")
 }
 
 /// The same from an object's bytes, which may be those of a bookmark; `None` if they hold no metadata.
@@ -34,7 +34,7 @@ mod tests {
             partial_object_metadata(&object, MetaVersion::V1),
             r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"a" , "z":[1.0,"}"]}}"#
         );
-        let beta = reduce(object.bytes(), MetaVersion::V1Beta1).unwrap();
+        let beta = reduce(&object.bytes(), MetaVersion::V1Beta1).unwrap();
         assert!(beta.starts_with(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1beta1","#));
     }
 }

@@ -27,7 +27,7 @@ pub use list::{GzipList, ListBody};
 impl Negotiated {
     /// One object as a body. Ages in tables are relative to `now`.
     pub fn object(&self, kind: &ResourceKind, object: &Object, now: Time) -> Bytes {
-        let json = self.transformed(kind, object.bytes(), now, true);
+        let json = self.transformed(kind, &object.bytes(), now, true);
         document(self.format, self.pretty, &json)
     }
 

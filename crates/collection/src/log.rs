@@ -91,7 +91,7 @@ impl Change {
             return known.2.clone();
         }
         // Without a table no age is written, so the time does not matter.
-        let frame = how.frame(event, kind, self.object.bytes(), Time::from_unix(0), false);
+        let frame = how.frame(event, kind, &self.object.bytes(), Time::from_unix(0), false);
         frames.push((event, how.format, frame.clone()));
         frame
     }

@@ -267,7 +267,7 @@ impl PartialList {
         let unsaved = std::mem::take(&mut self.unsaved);
         let row = |(key, known): (&ObjectKey, &KeyState)| {
             let bytes = match known {
-                KeyState::Object(object) => object.bytes().clone(),
+                KeyState::Object(object) => object.bytes(),
                 KeyState::Gone(at) => at.to_string().into(),
             };
             (key.to_string(), bytes)

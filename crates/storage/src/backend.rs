@@ -173,7 +173,7 @@ impl From<Bytes> for Value {
 impl From<&Object> for Value {
     fn from(object: &Object) -> Self {
         Self {
-            bytes: object.bytes().clone(),
+            bytes: object.bytes(),
             object: Some(object.clone()),
         }
     }

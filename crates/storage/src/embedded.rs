@@ -33,7 +33,6 @@ mod format;
 mod ledger;
 mod mark;
 mod open;
-mod packed;
 pub mod replicas;
 mod rows;
 mod tables;

@@ -258,7 +258,7 @@ async fn deletion_shows_the_last_state_to_everybody() {
     exact.update(|c| c.apply(EventType::Modified, changed));
     exact.update(|c| c.apply(EventType::Deleted, last.clone()));
     step.update(|c| c.catch_up_to(rv(14), vec![(EventType::Deleted, last.clone())]));
-    let wanted: Value = serde_json::from_slice(last.bytes()).expect("JSON");
+    let wanted: Value = serde_json::from_slice(&last.bytes()).expect("JSON");
     for (n, frames) in watches.iter_mut().enumerate() {
         if n < 3 {
             assert_eq!(body(frames).await.0, "MODIFIED");

@@ -78,6 +78,8 @@ impl Chain {
     /// Runs the filters; each one gets the result of the previous one. The first [`Verdict::Drop`] ends the chain.
     pub fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let mut verdict = Verdict::Keep;
+        // Inflated once for all filters.
+        let object = &object.unpacked();
         for (filter, counts) in &self.filters {
             let seen = if let Verdict::Replace(replaced) = &verdict {
                 replaced
@@ -134,6 +136,8 @@ impl std::fmt::Debug for Chain {
 
 #[cfg(test)]
 mod tests {
+    use yurt_apimachinery::packed::Packer;
+
     use super::*;
     use crate::filter::tests::{World, service};
 
@@ -175,6 +179,19 @@ mod tests {
         let seen = chain.view_of(kind, &object, &World::default().context()).unwrap();
         assert_eq!(seen.to_value()["spec"]["trace"], "ab");
         assert_eq!(chain.names(), ["a", "b"]);
+    }
+
+    #[test]
+    fn object_that_is_held_deflated_is_kept_so() {
+        let text = format!(
+            r#"{{"metadata":{{"namespace":"shop","name":"web"}},"spec":{{"x":"{}"}}}}"#,
+            "again ".repeat(1000)
+        );
+        let (kind, object) = service(&text);
+        object.pack(&mut Packer::default());
+        let seen = |chain: Chain| chain.view_of(kind, &object, &World::default().context()).unwrap();
+        assert!(seen(Chain::default()).identity().is(&object));
+        assert_eq!(seen(Chain::new(vec![&FIRST])).to_value()["spec"]["trace"], "a");
     }
 
     #[test]

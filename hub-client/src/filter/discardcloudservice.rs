@@ -33,7 +33,7 @@ impl ObjectFilter for DiscardCloud {
         }
         let is_tunnel = (object.namespace(), object.name()) == (Some(TUNNEL_SERVICE.0), TUNNEL_SERVICE.1);
         let discards = context.options.discard_cloud_service;
-        match is_tunnel || is_discarded(Json::of(object), discards).unwrap_or(true) {
+        match is_tunnel || is_discarded(Json::of(&object.bytes()), discards).unwrap_or(true) {
             true => Verdict::Drop,
             false => Verdict::Keep,
         }

@@ -50,11 +50,12 @@ impl ObjectFilter for PoolEndpoints {
             Members::Names(names) if context.services.service(&service).is_some() => Near::Members(names),
             Members::Names(_) | Members::Unknown => return Verdict::Drop,
         };
-        let json = Json::of(object);
+        let text = object.bytes();
+        let json = Json::of(&text);
         match Shape::Endpoints.retain(json, near) {
             Ok(None) if Shape::Endpoints.is_empty(json) => Verdict::Drop,
             Ok(edited) => match json::verdict(kind, edited) {
-                Verdict::Replace(left) if Shape::Endpoints.is_empty(Json::of(&left)) => Verdict::Drop,
+                Verdict::Replace(left) if Shape::Endpoints.is_empty(Json::of(&left.bytes())) => Verdict::Drop,
                 verdict => verdict,
             },
             Err(WrongType) => Verdict::Drop,

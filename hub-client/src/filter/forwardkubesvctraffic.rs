@@ -29,7 +29,8 @@ impl ObjectFilter for ForwardKubeServiceTraffic {
         if !is_slice || !is_kubernetes(object) || is_loopback(host) {
             return Verdict::Keep;
         }
-        let json = Json::of(object);
+        let text = object.bytes();
+        let json = Json::of(&text);
         let family = if host.contains(':') { "IPv6" } else { "IPv4" };
         if json.text_at(&["addressType"]).as_deref() != Ok(family) {
             return Verdict::Keep;

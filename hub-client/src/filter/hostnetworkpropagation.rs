@@ -31,7 +31,8 @@ impl ObjectFilter for HostNetworkPropagation {
         if !uses_host_network || !kind.group.is_empty() || kind.plural != "pods" {
             return Verdict::Keep;
         }
-        let json = Json::of(object);
+        let text = object.bytes();
+        let json = Json::of(&text);
         let is_here = json
             .text_at(&["spec", "nodeName"])
             .is_ok_and(|node| node == context.node_name);

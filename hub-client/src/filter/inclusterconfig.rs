@@ -34,7 +34,7 @@ impl ObjectFilter for InClusterConfig {
         if !is_config_map || object.namespace() != Some(NAMESPACE) || object.name() != NAME {
             return Verdict::Keep;
         }
-        let edited = Json::of(object).edit_at(&["data", FILE], &|file| {
+        let edited = Json::of(&object.bytes()).edit_at(&["data", FILE], &|file| {
             let file = file.text()?;
             Some(quote(&without_kubeconfig(&file)).into_bytes()).filter(|_| file.split('\n').any(is_kubeconfig))
         });

@@ -43,13 +43,8 @@ struct Part<'a> {
 // === impl Json ===
 
 impl<'a> Json<'a> {
-    /// The whole object.
-    pub(crate) fn of(object: &'a Object) -> Self {
-        Json(object.bytes())
-    }
-
-    /// A value of this text.
-    pub(crate) fn of_text(text: &'a [u8]) -> Self {
+    /// The value that `text` is, such as a whole object.
+    pub(crate) fn of(text: &'a [u8]) -> Self {
         Json(text)
     }
 

@@ -73,12 +73,14 @@ impl ObjectFilter for LocalEndpoints {
             publishes: LazyCell::new(|| {
                 let service = shape.service_of(object).and_then(|key| context.services.service(&key));
                 service.is_some_and(|service| {
-                    let spec = Json::of(&service).member("spec");
+                    let text = service.bytes();
+                    let spec = Json::of(&text).member("spec");
                     spec.is_some_and(|spec| spec.is_true("publishNotReadyAddresses"))
                 })
             }),
         };
-        let json = Json::of(object);
+        let text = object.bytes();
+        let json = Json::of(&text);
         json::verdict(
             kind,
             match shape {
@@ -91,8 +93,8 @@ impl ObjectFilter for LocalEndpoints {
 
 /// True if the object may name one of these pods. kube-apiserver writes uids without escapes.
 pub(crate) fn names_any(object: &Object, uids: &BTreeSet<String>) -> bool {
-    uids.iter()
-        .any(|uid| memmem::find(object.bytes(), uid.as_bytes()).is_some())
+    let text = object.bytes();
+    uids.iter().any(|uid| memmem::find(&text, uid.as_bytes()).is_some())
 }
 
 // === impl Local ===
@@ -187,7 +189,7 @@ impl<P: FnOnce() -> bool> Local<'_, P> {
         let members = ADDRESSES.into_iter().zip(texts.iter().map(Vec::as_slice));
         let full: Vec<_> = members.filter(|(_, text)| *text != b"[]").collect();
         let set = subset.with(&full);
-        let subset = set.as_deref().map_or(subset, Json::of_text);
+        let subset = set.as_deref().map_or(subset, Json::of);
         let is_empty = |name: &str| ADDRESSES.contains(&name) && full.iter().all(|(field, _)| *field != name);
         let removed = subset.edit_members(|name, _| if is_empty(name) { Edit::Remove } else { Edit::Keep });
         removed.or(set).map(Edit::Set)

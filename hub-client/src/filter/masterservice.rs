@@ -33,7 +33,7 @@ impl ObjectFilter for MasterService {
         }
         let host = quote(context.hub.host);
         let hosts = format!("[{host}]");
-        let edited = Json::of(object).edit_at(&["spec"], &|spec| {
+        let edited = Json::of(&object.bytes()).edit_at(&["spec"], &|spec| {
             let ports = spec
                 .member("ports")
                 .and_then(|ports| with_port(ports, context.hub.secure_port));

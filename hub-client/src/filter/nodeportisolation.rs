@@ -37,7 +37,7 @@ impl ObjectFilter for NodePortIsolation {
         if !kind.group.is_empty() || kind.plural != "services" || matches!(context.pool, Pool::NoPool) {
             return Verdict::Keep;
         }
-        let listens = match pools(Json::of(object)) {
+        let listens = match pools(Json::of(&object.bytes())) {
             Ok(None) => return Verdict::Keep,
             Ok(Some(pools)) => matches!(context.pool, Pool::Named(pool) if listens(&pools, pool.name)),
             Err(WrongType) => false,

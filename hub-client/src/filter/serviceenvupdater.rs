@@ -32,7 +32,7 @@ impl ObjectFilter for ServiceEnvUpdater {
             (HOST, quote(context.hub.host)),
             (PORT, quote(&context.hub.secure_port.to_string())),
         ];
-        let edited = Json::of(object).edit_at(&["spec", "containers"], &|containers| {
+        let edited = Json::of(&object.bytes()).edit_at(&["spec", "containers"], &|containers| {
             containers.edit_items(|container| {
                 let edited = container.edit_at(&["env"], &|env| with_values(env, &values));
                 edited.map_or(Edit::Keep, Edit::Set)

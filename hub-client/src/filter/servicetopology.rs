@@ -56,7 +56,8 @@ impl ObjectFilter for ServiceTopology {
         let Some(service) = shape.service_of(object) else {
             return Verdict::Keep;
         };
-        let json = Json::of(object);
+        let text = object.bytes();
+        let json = Json::of(&text);
         let edited = match reach(&service, context) {
             Reach::All => return Verdict::Keep,
             Reach::Unknown if shape.is_empty(json) => return Verdict::Keep,
@@ -74,7 +75,8 @@ fn reach<'a>(service: &ObjectKey, context: &FilterContext<'a>) -> Reach<'a> {
     let Some(service) = context.services.service(service) else {
         return Reach::Unknown;
     };
-    let Ok(keys) = Json::of(&service).text_at(&["metadata", "annotations", TOPOLOGY_KEYS_ANNOTATION]) else {
+    let text = service.bytes();
+    let Ok(keys) = Json::of(&text).text_at(&["metadata", "annotations", TOPOLOGY_KEYS_ANNOTATION]) else {
         return Reach::Unknown;
     };
     match (&*keys, context.pool) {

@@ -41,7 +41,7 @@ pub(super) fn replaced(
     }
     // Most patches name no RV, and are not parsed.
     memchr::memmem::find(body, FIELD.as_bytes())?;
-    let text = Json::of_text(body.trim_ascii());
+    let text = Json::of(body.trim_ascii());
     let value = |value: Json<'_>| Some(quote(&to(&value.text()?)?).into_bytes());
     let edited = match (verb, content_type) {
         (_, JSON_PATCH) => text.edit_items(|operation| {

@@ -41,7 +41,7 @@ pub(super) struct CachedRun {
 pub(crate) fn run_len(objects: &[Object]) -> usize {
     let mut bytes = 0;
     let is_last = |object: &Object| {
-        let len = object.bytes().len();
+        let len = object.bytes_len();
         bytes += len;
         // The longer an object, the likelier it ends a run: the spread is measured in bytes.
         bytes >= RUN_MAX || (bytes >= RUN_MIN && hash(object.key().as_str()) % RUN_SPREAD < len)
@@ -53,7 +53,7 @@ pub(crate) fn run_len(objects: &[Object]) -> usize {
 pub(crate) fn reach(objects: &[Object]) -> &[Object] {
     let mut bytes = 0;
     let is_first = |object: &Object| {
-        bytes += object.bytes().len();
+        bytes += object.bytes_len();
         bytes >= WINDOW
     };
     let first = objects.iter().rposition(is_first).unwrap_or(0);

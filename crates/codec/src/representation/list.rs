@@ -285,9 +285,9 @@ impl Item {
 impl Look {
     fn json(self, object: &Object) -> Bytes {
         match self {
-            Self::Whole => object.bytes().clone(),
+            Self::Whole => object.bytes(),
             Self::Metadata(version) => partial::partial_object_metadata(object, version),
-            Self::Row(printer, options, now) => printer.row(options, object.bytes(), now),
+            Self::Row(printer, options, now) => printer.row(options, &object.bytes(), now),
         }
     }
 }

@@ -63,7 +63,7 @@ fn tables_of_a_stream_name_their_columns_once() {
     let kind = find_kind("", "configmaps").unwrap();
     let how = how(Format::Json, Transform::Table(TableOptions::default()), false);
     let event = |is_first| -> Value {
-        let object = objects(kind)[0].bytes().clone();
+        let object = objects(kind)[0].bytes();
         let frame = how.frame(EventType::Added, kind, &object, Time::from_unix(NOW), is_first);
         serde_json::from_slice(&frame).unwrap()
     };
@@ -103,7 +103,7 @@ fn protobuf_lists_are_one_envelope_with_bare_items() {
     let message = protobuf::message("v1", "ConfigMap").unwrap();
     let mut want = b"\x0a\x03\x12\x017".to_vec();
     for object in objects(kind) {
-        protobuf::put_field(&mut want, 2, &protobuf::encode(message, object.bytes()).unwrap().bytes);
+        protobuf::put_field(&mut want, 2, &protobuf::encode(message, &object.bytes()).unwrap().bytes);
     }
     assert_eq!(envelope.raw, want);
     let empty = list(how(Format::Protobuf, Transform::None, false), kind, Vec::new());
@@ -153,7 +153,7 @@ fn events_of_protobuf_streams_carry_envelopes() {
         frame.slice(at..)
     };
     let object = &objects(kind)[0];
-    let added = how.frame(EventType::Added, kind, object.bytes(), Time::from_unix(NOW), true);
+    let added = how.frame(EventType::Added, kind, &object.bytes(), Time::from_unix(NOW), true);
     assert_eq!(
         body(&added, b"\x0a\x05ADDED\x12"),
         how.object(kind, object, Time::from_unix(NOW))

@@ -34,17 +34,12 @@ impl Envelope<'_> {
         fresh: bool,
         step: bool,
     ) -> Bytes {
-        let mut body = self.open(
-            64 + events
-                .iter()
-                .map(|(_, object)| object.bytes().len() + 40)
-                .sum::<usize>(),
-        );
+        let mut body = self.open(64 + events.iter().map(|(_, object)| object.bytes_len() + 40).sum::<usize>());
         body.put(format!(r#","after":"{after}","upTo":"{up_to}","fresh":{fresh},"step":{step},"events":["#).as_bytes());
         for (index, (event, object)) in events.iter().enumerate() {
             let separator = if index == 0 { "" } else { "," };
             body.put(format!(r#"{separator}{{"type":"{}","object":"#, event.as_str()).as_bytes());
-            body.put_slice(object.bytes());
+            body.put_slice(&object.bytes());
             body.put_u8(b'}');
         }
         body.put_slice(b"]}");
@@ -80,13 +75,13 @@ impl Envelope<'_> {
     /// Builds `snapshot/bodies`: some of the bodies that the coordinator requested.
     #[must_use]
     pub fn bodies(self, at: ResourceVersion, objects: &[&Object], last: bool) -> Bytes {
-        let mut body = self.open(64 + objects.iter().map(|object| object.bytes().len() + 1).sum::<usize>());
+        let mut body = self.open(64 + objects.iter().map(|object| object.bytes_len() + 1).sum::<usize>());
         body.put(format!(r#","at":"{at}","last":{last},"objects":["#).as_bytes());
         for (index, object) in objects.iter().enumerate() {
             if index > 0 {
                 body.put_u8(b',');
             }
-            body.put_slice(object.bytes());
+            body.put_slice(&object.bytes());
         }
         body.put_slice(b"]}");
         body.freeze()
@@ -119,7 +114,7 @@ fn put_history(body: &mut BytesMut, history: &History) {
         if index > 0 {
             body.put_u8(b',');
         }
-        body.put_slice(object.bytes());
+        body.put_slice(&object.bytes());
     }
     body.put_slice(br#"],"ranges":["#);
     for (index, range) in history.ranges.iter().enumerate() {
@@ -131,7 +126,7 @@ fn put_history(body: &mut BytesMut, history: &History) {
             )
             .as_bytes(),
         );
-        body.put_slice(range.object.bytes());
+        body.put_slice(&range.object.bytes());
         body.put_u8(b'}');
     }
     body.put_slice(b"]}");
@@ -191,11 +186,11 @@ pub fn batches(events: Vec<(EventType, Object)>, up_to: ResourceVersion, bytes: 
         let previous = batch
             .last()
             .map(|(_, last): &(EventType, Object)| last.resource_version());
-        if let Some(previous) = previous.filter(|previous| *previous != rv && size + object.bytes().len() > bytes) {
+        if let Some(previous) = previous.filter(|previous| *previous != rv && size + object.bytes_len() > bytes) {
             batches.push((std::mem::take(&mut batch), previous));
             size = 0;
         }
-        size += object.bytes().len();
+        size += object.bytes_len();
         batch.push((event, object));
     }
     batches.push((batch, up_to));
@@ -208,7 +203,7 @@ pub fn chunks<'a>(objects: impl Iterator<Item = &'a Object>, bytes: usize) -> Ve
     let mut chunks: Vec<Vec<&Object>> = Vec::new();
     let mut room = 0;
     for object in objects {
-        let size = object.bytes().len();
+        let size = object.bytes_len();
         if size > room || chunks.is_empty() {
             chunks.push(Vec::new());
             room = bytes;
@@ -323,7 +318,7 @@ mod tests {
         assert_eq!((call.after, call.up_to, call.fresh, call.step), (after, at, true, true));
         let read = read_events(&call, kind).expect("events of the cloud");
         let shape = |events: &[(EventType, Object)]| -> Vec<_> {
-            let one = |(event, object): &(EventType, Object)| (*event, object.bytes().clone());
+            let one = |(event, object): &(EventType, Object)| (*event, object.bytes());
             events.iter().map(one).collect()
         };
         assert_eq!(shape(&read), shape(&events));
@@ -371,7 +366,7 @@ mod tests {
         let events: Vec<_> = [8, 9, 9, 10, 11]
             .map(|rv| (EventType::Modified, object_at("a", rv)))
             .into();
-        let size = events[0].1.bytes().len();
+        let size = events[0].1.bytes_len();
         let split = batches(events, ResourceVersion(20), size + 1);
         let shape: Vec<_> = split.iter().map(|(batch, up_to)| (batch.len(), up_to.0)).collect();
         assert_eq!(shape, [(1, 8), (2, 9), (1, 10), (1, 20)]);
@@ -402,7 +397,7 @@ mod tests {
     #[test]
     fn chunks_keep_every_object_and_the_limit() {
         let objects: Vec<Object> = (0..10).map(|i| object(&format!("o{i}"))).collect();
-        let size = objects[0].bytes().len();
+        let size = objects[0].bytes_len();
         let chunks = chunks(objects.iter(), 3 * size);
         assert_eq!(chunks.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3, 3, 1]);
     }

@@ -142,7 +142,7 @@ fn state_as(name: &str, held: &Collection, kind: &ResourceKind) -> Result<Recove
     let state = held.to_recovered();
     let read = |object: Object| {
         let key = format!("/{name}/{}", object.key());
-        let read = read(&key, object.bytes(), kind);
+        let read = read(&key, &object.bytes(), kind);
         read.map_err(|why| format!("stored object {key} cannot be read as {}: {why}", kind.kind))
     };
     let tombstones: Vec<Object> = state

@@ -3,10 +3,10 @@
 use bytes::Bytes;
 use redb::{ReadTransaction, TableError, WriteTransaction};
 
-use super::packed;
 use super::replicas::ReplicaStore;
 use super::tables::{DRAFT_ROWS, DRAFTS, storage_error};
 use crate::backend::StorageError;
+use yurt_apimachinery::packed;
 
 /// Stored state of one draft.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl ReplicaStore {
                 if of != name {
                     break;
                 }
-                let body = packed::unpack(value.value()).map_err(damaged)?;
+                let body = packed::unpack(&Bytes::copy_from_slice(value.value())).map_err(damaged)?;
                 draft.rows.push((key.to_owned(), body));
             }
             Ok(Some(draft))
@@ -74,7 +74,7 @@ impl ReplicaStore {
                     .map_err(storage_error)?;
             }
             for (key, value) in rows {
-                let row = bodies.row(value)?;
+                let row = bodies.text_row(value)?;
                 table
                     .insert((name, key.as_str()), row.as_ref())
                     .map_err(storage_error)?;

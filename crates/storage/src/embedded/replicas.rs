@@ -3,18 +3,18 @@
 //! The frequency of commits affects wear only, not safety. After a crash the replica restarts from its last commit and
 //! resumes at its source.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use redb::{ReadTransaction, WriteTransaction};
+use yurt_apimachinery::packed::{self, Packer};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
 use super::disk::Disk;
 use super::drafts::{draft_names, drop_draft};
 use super::format;
-use super::packed::{self, Packer};
 use super::tables::{
     REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
@@ -220,13 +220,29 @@ impl ReplicaStore {
 // === impl Bodies ===
 
 impl Bodies<'_> {
-    /// The row for `body`.
-    pub(super) fn row<'b>(&mut self, body: &'b [u8]) -> Result<Cow<'b, [u8]>, StorageError> {
+    /// The row for `text`.
+    pub(super) fn text_row(&mut self, text: &Bytes) -> Result<Bytes, StorageError> {
+        match &mut self.packer {
+            Some(packer) => {
+                let row = packer.row(text);
+                self.mark(row)
+            }
+            None => Ok(text.clone()),
+        }
+    }
+
+    /// The row for the body of `object`, which is held deflated from now on if its row is.
+    pub(super) fn row(&mut self, object: &Object) -> Result<Bytes, StorageError> {
         let Some(packer) = &mut self.packer else {
-            return Ok(Cow::Borrowed(body));
+            return Ok(object.bytes());
         };
-        let (row, is_deflated) = packer.pack(body);
-        if is_deflated && !self.is_marked {
+        let row = object.pack(packer);
+        self.mark(row)
+    }
+
+    /// Gives the file the number of a file with deflated bodies before it gets the first one.
+    fn mark(&mut self, row: Bytes) -> Result<Bytes, StorageError> {
+        if packed::is_packed(&row) && !self.is_marked {
             format::mark_packed(self.txn)?;
             self.is_marked = true;
         }
@@ -249,8 +265,8 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
     };
     let parse = |key: &str, bytes: &[u8]| {
         let damaged = |why: String| StorageError::Corrupt(format!("replica {name}, object {key}: {why}"));
-        let body = packed::unpack(bytes).map_err(damaged)?;
-        Object::parse(body, kind).map_err(|error| damaged(error.to_string()))
+        let row = Bytes::copy_from_slice(bytes);
+        Object::parse_packed(&row, kind).map_err(|error| damaged(error.to_string()))
     };
     let objects = read.open_table(REPLICA).map_err(storage_error)?;
     for row in objects.range((name, "")..).map_err(storage_error)? {
@@ -378,7 +394,7 @@ fn write_part(txn: &WriteTransaction, part: &Part, bodies: &mut Bodies<'_>) -> R
         let place = (name, key.as_str());
         match state {
             Some(object) => {
-                let row = bodies.row(object.bytes())?;
+                let row = bodies.row(object)?;
                 objects.insert(place, row.as_ref()).map_err(storage_error)?;
             }
             None => drop(objects.remove(place).map_err(storage_error)?),
@@ -386,12 +402,12 @@ fn write_part(txn: &WriteTransaction, part: &Part, bodies: &mut Bodies<'_>) -> R
     }
     for object in &dirty.tombstones {
         let place = (name, object.resource_version().0, object.key().as_str());
-        let row = bodies.row(object.bytes())?;
+        let row = bodies.row(object)?;
         tombstones.insert(place, row.as_ref()).map_err(storage_error)?;
     }
     for range in &dirty.ranges {
         let place = (name, range.to.0, range.object.key().as_str());
-        let row = bodies.row(range.object.bytes())?;
+        let row = bodies.row(&range.object)?;
         ranges
             .insert(place, (range.after.0, row.as_ref()))
             .map_err(storage_error)?;
@@ -487,7 +503,7 @@ mod tests {
     fn deflated_bodies_take_less_of_the_disk_than_their_bytes() {
         const COUNT: usize = 300;
         let all: Vec<_> = (0..COUNT).map(slice).collect();
-        let bytes: usize = all.iter().map(|slice| slice.bytes().len()).sum();
+        let bytes: usize = all.iter().map(|slice| slice.bytes_len()).sum();
         let folder = TestDir::new();
         let size = |name: &str, packs: bool| {
             let disk = Disk::open(&folder.path().join(name), Clock::system()).unwrap();
@@ -496,6 +512,13 @@ mod tests {
             let mut held = Collection::new(true);
             held.restart(0, all.clone(), ResourceVersion(1000));
             commit(&store, &mut held);
+            let held = |objects: &[Object]| objects.iter().filter(|object| object.is_packed()).count();
+            let expected = if packs { COUNT } else { 0 };
+            assert_eq!(
+                (held(&all), held(&loaded(&store))),
+                (expected, expected),
+                "held as in the file"
+            );
             let same = loaded(&store).iter().zip(&all).all(|(a, b)| a.bytes() == b.bytes());
             assert!(same && loaded(&store).len() == COUNT);
             assert_eq!(store.bytes(SLICES), Ok(bytes), "limits count plain bytes");

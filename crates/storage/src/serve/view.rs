@@ -71,8 +71,8 @@ impl WatcherView {
             Delivery::Exact(change) => self.exact(change),
             Delivery::Current { object, .. } | Delivery::Gone(object) if !self.inside(object) => None,
             Delivery::Current { object, created } => match self.see(object) {
-                Some(seen) if *created => Some(self.encode(EventType::Added, seen.bytes())),
-                Some(seen) => Some(self.encode(EventType::Modified, seen.bytes())),
+                Some(seen) if *created => Some(self.encode(EventType::Added, &seen.bytes())),
+                Some(seen) => Some(self.encode(EventType::Modified, &seen.bytes())),
                 None if *created => None,
                 // It may have matched at the client's position: report that it is absent now.
                 None => Some(self.final_frame(object)),
@@ -113,8 +113,8 @@ impl WatcherView {
         let now = if is_deleted { None } else { self.see(&change.object) };
         match (before, now) {
             (None, None) => None,
-            (None, Some(now)) => Some(self.encode(EventType::Added, now.bytes())),
-            (Some(_), Some(now)) => Some(self.encode(EventType::Modified, now.bytes())),
+            (None, Some(now)) => Some(self.encode(EventType::Added, &now.bytes())),
+            (Some(_), Some(now)) => Some(self.encode(EventType::Modified, &now.bytes())),
             // A deletion shows its last state to every client. An object that left the selection is shown in its
             // previous state, as in kube-apiserver, if that is known. Inside of a step it is unknown, so the state at
             // that RV is shown, as in a catch-up.
@@ -126,7 +126,7 @@ impl WatcherView {
     /// DELETED for an object that the client may hold.
     fn final_frame(&mut self, object: &Object) -> Bytes {
         let seen = self.view.show(object);
-        self.encode(EventType::Deleted, seen.bytes())
+        self.encode(EventType::Deleted, &seen.bytes())
     }
 
     /// Namespace and name never change, so an object outside them was never visible.

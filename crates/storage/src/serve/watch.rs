@@ -409,7 +409,7 @@ impl Watch {
             Pending::Frame(frame) => return Some(frame),
             Pending::Initial(object) => {
                 let seen = self.watcher.see(&object)?;
-                return Some(self.watcher.encode(EventType::Added, seen.bytes()));
+                return Some(self.watcher.encode(EventType::Added, &seen.bytes()));
             }
             Pending::Delivery(delivery) => delivery,
         };

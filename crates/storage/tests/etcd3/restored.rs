@@ -21,7 +21,7 @@ impl Shown {
     fn look(&mut self, coordinator: &Coordinator) {
         let objects: Vec<_> = coordinator.collection().read(|held| held.objects().cloned().collect());
         for object in objects {
-            let (rv, state) = (object.resource_version(), object.bytes().clone());
+            let (rv, state) = (object.resource_version(), object.bytes());
             let before = self.0.insert(rv, state.clone());
             assert!(
                 before.is_none_or(|before| before == state),

@@ -119,7 +119,7 @@ fn every_example_holds_in_json() {
                 _ => false,
             };
             if !is_right {
-                let seen = verdict.view_of(&given).map(|seen| seen.bytes().clone());
+                let seen = verdict.view_of(&given).map(|seen| seen.bytes());
                 wrong.push(format!("{}: {}: {seen:?}", example.filter, example.claim));
             }
         }
@@ -140,7 +140,7 @@ fn every_example_holds_in_protobuf() {
         }
         count += 1;
         let world = World::of(&example.context);
-        let encoded = |object: &Object| protobuf::encode(message, object.bytes()).unwrap().bytes;
+        let encoded = |object: &Object| protobuf::encode(message, &object.bytes()).unwrap().bytes;
         let decoded =
             |bytes: &[u8]| -> Value { serde_json::from_slice(&protobuf::decode(message, bytes).unwrap()).unwrap() };
         for (given, expected) in example.pairs(kind) {

@@ -36,7 +36,7 @@ impl SharedStore {
     /// # Errors
     /// [`StorageError::Oversized`].
     pub(in crate::replica) fn admit(&self, name: &str, object: &Object) -> Result<(), StorageError> {
-        let bytes = object.bytes().len();
+        let bytes = object.bytes_len();
         let why = match (self.storage.value_bytes_max(), *self.refused.lock()) {
             (Some(limit), _) if bytes > limit => format!("its limit is {limit} bytes"),
             (_, Some(refused)) if bytes >= refused.bytes && refused.at.elapsed() < REFUSED_FOR => {

@@ -12,9 +12,8 @@ pub(super) type Row = (String, Option<Bytes>);
 
 /// Rows of the changes.
 pub(super) fn rows_of(dirty: &Dirty) -> Vec<Row> {
-    let object = |(key, state): (&ObjectKey, &Option<Object>)| {
-        (format!("o/{key}"), state.as_ref().map(|object| object.bytes().clone()))
-    };
+    let object =
+        |(key, state): (&ObjectKey, &Option<Object>)| (format!("o/{key}"), state.as_ref().map(|object| object.bytes()));
     let objects = dirty.objects.iter().map(object);
     let tombstones = dirty.tombstones.iter().map(tombstone_row);
     let kept = tombstones.chain(dirty.ranges.iter().map(range_row));
@@ -23,7 +22,7 @@ pub(super) fn rows_of(dirty: &Dirty) -> Vec<Row> {
 
 /// All held rows, in key order. The first row of a new folder guards the flip to it.
 pub(super) fn whole(held: &Collection) -> Vec<(String, Bytes)> {
-    let object = |object: &Object| (format!("o/{}", object.key()), object.bytes().clone());
+    let object = |object: &Object| (format!("o/{}", object.key()), object.bytes());
     let ranges = held.range_tombstones();
     let mut rows: Vec<_> = held
         .objects()
@@ -37,12 +36,12 @@ pub(super) fn whole(held: &Collection) -> Vec<(String, Bytes)> {
 
 fn tombstone_row(object: &Object) -> (String, Bytes) {
     let key = format!("t/{:020}/{}", object.resource_version().0, object.key());
-    (key, object.bytes().clone())
+    (key, object.bytes())
 }
 
 fn range_row(range: &RangeTombstone) -> (String, Bytes) {
     let key = format!("r/{:020}/{:020}/{}", range.to.0, range.after.0, range.object.key());
-    (key, range.object.bytes().clone())
+    (key, range.object.bytes())
 }
 
 /// A change of the folder that the pointer names.

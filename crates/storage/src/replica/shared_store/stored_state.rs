@@ -162,9 +162,9 @@ impl Folder {
                 .strip_prefix("o/")
                 .and_then(|key| held.object(&ObjectKey::parse(key)));
             if let (Some(object), Some(value)) = (object, self.rows.get_mut(key))
-                && object.bytes() == value
+                && object.bytes() == *value
             {
-                *value = object.bytes().clone();
+                *value = object.bytes();
             }
         }
     }

@@ -1,11 +1,10 @@
-//! Bodies of replicas in the file: as they are, or deflated. The first byte is that of a deflated one; JSON never begins with it.
+//! Bodies of objects in a file or in memory: as they are, or deflated. The first byte is that of a deflated one; JSON
+//! never begins with it.
 //!
 //! ```text
 //!   {"kind":…            as it is
 //!   1 │ length │ deflate  the length of the plain text in four bytes, the lowest first (RFC 1951)
 //! ```
-
-use std::borrow::Cow;
 
 use bytes::Bytes;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
@@ -23,29 +22,30 @@ const LEVEL: Compression = Compression::new(2);
 
 /// Packs bodies; takes about 300 KiB from the first one on.
 #[derive(Default)]
-pub(super) struct Packer(Option<Compress>);
+pub struct Packer(Option<Compress>);
 
 // === impl Packer ===
 
 impl Packer {
-    /// The row for `body`, and whether it is deflated.
-    pub(super) fn pack<'a>(&mut self, body: &'a [u8]) -> (Cow<'a, [u8]>, bool) {
-        let is_ambiguous = body.first() == Some(&DEFLATED);
-        let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= PLAIN_MAX);
-        let Some(length) = length.filter(|_| is_ambiguous || body.len() >= LEAST) else {
-            return (Cow::Borrowed(body), false);
+    /// The row for `text`: deflated if it is long, and if that makes it shorter.
+    pub fn row(&mut self, text: &Bytes) -> Bytes {
+        let is_ambiguous = is_packed(text);
+        let length = u32::try_from(text.len()).ok().filter(|_| text.len() <= PLAIN_MAX);
+        let Some(length) = length.filter(|_| is_ambiguous || text.len() >= LEAST) else {
+            return text.clone();
         };
         let stream = self.0.get_or_insert_with(|| Compress::new(LEVEL, false));
         stream.reset();
         // Deflate stores what it cannot compress: five bytes for each block.
-        let mut row = Vec::with_capacity(HEADER + body.len() + body.len() / 1024 + 64);
+        let mut row = Vec::with_capacity(HEADER + text.len() + text.len() / 1024 + 64);
         row.push(DEFLATED);
         row.extend_from_slice(&length.to_le_bytes());
-        let done = stream.compress_vec(body, &mut row, FlushCompress::Finish);
-        let is_smaller = matches!(done, Ok(Status::StreamEnd)) && row.len() < body.len();
-        match is_smaller || is_ambiguous {
-            true => (Cow::Owned(row), true),
-            false => (Cow::Borrowed(body), false),
+        let done = stream.compress_vec(text, &mut row, FlushCompress::Finish);
+        let is_shorter = matches!(done, Ok(Status::StreamEnd)) && row.len() < text.len();
+        match is_shorter || is_ambiguous {
+            // Held without spare capacity.
+            true => row.into_boxed_slice().into(),
+            false => text.clone(),
         }
     }
 }
@@ -54,9 +54,9 @@ impl Packer {
 ///
 /// # Errors
 /// The row is damaged.
-pub(super) fn unpack(row: &[u8]) -> Result<Bytes, String> {
+pub fn unpack(row: &Bytes) -> Result<Bytes, String> {
     let Some((length, deflated)) = split(row) else {
-        return Ok(Bytes::copy_from_slice(row));
+        return Ok(row.clone());
     };
     if length > PLAIN_MAX {
         return Err(format!("a deflated body of {length} bytes"));
@@ -74,8 +74,15 @@ pub(super) fn unpack(row: &[u8]) -> Result<Bytes, String> {
     }
 }
 
+/// True for a deflated body.
+#[must_use]
+pub fn is_packed(row: &[u8]) -> bool {
+    row.first() == Some(&DEFLATED)
+}
+
 /// Bytes of the body of a row, as announced there.
-pub(super) fn plain_len(row: &[u8]) -> usize {
+#[must_use]
+pub fn plain_len(row: &[u8]) -> usize {
     split(row).map_or(row.len(), |(length, _)| length)
 }
 
@@ -94,8 +101,8 @@ fn split(row: &[u8]) -> Option<(usize, &[u8])> {
 mod tests {
     use super::*;
 
-    fn packed(body: &[u8]) -> Vec<u8> {
-        Packer::default().pack(body).0.into_owned()
+    fn packed(body: &[u8]) -> Bytes {
+        Packer::default().row(&Bytes::copy_from_slice(body))
     }
 
     #[test]
@@ -108,11 +115,11 @@ mod tests {
         let bodies = [&b""[..], b"{}", &[DEFLATED], &noise, &text, &ambiguous];
         let mut packer = Packer::default();
         for body in bodies {
-            let (row, _) = packer.pack(body);
+            let row = packer.row(&Bytes::copy_from_slice(body));
             assert_eq!((unpack(&row).unwrap().as_ref(), plain_len(&row)), (body, body.len()));
         }
         assert!(packed(&text).len() * 20 < text.len());
-        assert_eq!(packed(b"{}"), b"{}", "small ones stay as they are");
+        assert_eq!(packed(b"{}"), "{}", "small ones stay as they are");
     }
 
     #[test]
@@ -120,12 +127,12 @@ mod tests {
         let text = br#"{"addresses":["10.0.0.1"]}"#.repeat(100);
         let row = packed(&text);
         for length in [0, 1, text.len() - 1, text.len() + 1, PLAIN_MAX + 1, usize::MAX] {
-            let mut lies = row.clone();
+            let mut lies = row.to_vec();
             lies[1..HEADER].copy_from_slice(&(length as u32).to_le_bytes());
-            assert!(unpack(&lies).is_err(), "{length}");
+            assert!(unpack(&lies.into()).is_err(), "{length}");
         }
         for cut in [HEADER, row.len() / 2, row.len() - 1] {
-            assert!(unpack(&row[..cut]).is_err(), "{cut}");
+            assert!(unpack(&row.slice(..cut)).is_err(), "{cut}");
         }
     }
 }

@@ -1,0 +1,71 @@
+//! JSON of an object in memory: as it is while the object is new, deflated after a store has written it.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use crate::packed::{self, Packer};
+
+/// Minimum bytes of a body that is held deflated. Shorter ones are read more often than they are worth.
+const HELD_DEFLATED_MIN: usize = 2048;
+
+/// The body of an object. Its form changes, its text does not.
+///
+/// The lock is held for a copy of the pointer only. A `Mutex` is eight bytes smaller than an `RwLock`.
+pub(super) struct Body(Mutex<Bytes>);
+
+// === impl Body ===
+
+impl Body {
+    /// The JSON `text`.
+    pub(super) fn new(text: Bytes) -> Self {
+        Self(Mutex::new(text))
+    }
+
+    /// The JSON. A deflated body is inflated for each call.
+    pub(super) fn text(&self) -> Bytes {
+        packed::unpack(&self.held()).expect("the deflated body of an Object must have been checked")
+    }
+
+    /// Bytes of the JSON.
+    pub(super) fn len(&self) -> usize {
+        packed::plain_len(&self.held())
+    }
+
+    /// True if it is held deflated.
+    pub(super) fn is_packed(&self) -> bool {
+        packed::is_packed(&self.held())
+    }
+
+    /// The row of a file. A long text is held in this form from now on.
+    pub(super) fn pack(&self, packer: &mut Packer) -> Bytes {
+        let held = self.held();
+        if packed::is_packed(&held) {
+            return held;
+        }
+        let row = packer.row(&held);
+        if packed::is_packed(&row) {
+            self.hold(&row);
+        }
+        row
+    }
+
+    /// Holds `row`, whose text is that of this body, if it is long enough.
+    pub(super) fn hold(&self, row: &Bytes) {
+        if packed::plain_len(row) >= HELD_DEFLATED_MIN {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = row.clone();
+        }
+    }
+
+    fn held(&self) -> Bytes {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Equal texts.
+impl PartialEq for Body {
+    fn eq(&self, other: &Self) -> bool {
+        let (held, theirs) = (self.held(), other.held());
+        held == theirs || (packed::plain_len(&held) == packed::plain_len(&theirs) && self.text() == other.text())
+    }
+}
