@@ -120,7 +120,7 @@ impl Object {
     pub fn parse_packed(row: &Bytes, kind: &ResourceKind) -> Result<Self, ObjectError> {
         let text = packed::unpack(row).map_err(ObjectError::Packed)?;
         let object = Self::parse(text.clone(), kind)?;
-        if packed::is_packed(row) && object.bytes() == text {
+        if object.bytes() == text {
             object.0.body.hold(row);
         }
         Ok(object)
@@ -202,9 +202,14 @@ impl Object {
     }
 
     /// The object as a row of a file ([`crate::packed`]), deflated if it is long. A body of 2 KiB or more is held in
-    /// this form from now on, by all clones.
-    pub fn pack(&self, packer: &mut Packer) -> Bytes {
+    /// this form from now on, by all clones. Returns the bytes of memory that this freed, too.
+    pub fn pack(&self, packer: &mut Packer) -> (Bytes, usize) {
         self.0.body.pack(packer)
+    }
+
+    /// True if [`Self::pack`] may free memory.
+    pub fn is_long(&self) -> bool {
+        self.0.body.is_long()
     }
 
     /// True if the object is held deflated.

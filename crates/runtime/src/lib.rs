@@ -5,7 +5,7 @@
 //!
 //! In reading order:
 //!
-//! * [`tasks`] and [`shutdown`]: tasks and their end; [`clock`], [`readiness`].
+//! * [`tasks`] and [`shutdown`]: tasks and their end; [`clock`], [`readiness`], [`memory`].
 //! * [`pki`], [`tls`], [`kubeconfig`], [`jws`]: identities and their keys.
 //! * [`http`] (server and client), [`fair_queue`] (fair queueing of requests).
 //! * [`admin`] and [`metrics`]: the operator's view.
@@ -40,6 +40,7 @@ pub mod http;
 pub mod jws;
 pub mod kubeconfig;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod pki;
 pub mod readiness;

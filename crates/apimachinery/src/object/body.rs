@@ -37,24 +37,30 @@ impl Body {
         packed::is_packed(&self.held())
     }
 
-    /// The row of a file. A long text is held in this form from now on.
-    pub(super) fn pack(&self, packer: &mut Packer) -> Bytes {
+    /// The row of a file, and the bytes of memory that are free now: a long text is held in this form from now on.
+    pub(super) fn pack(&self, packer: &mut Packer) -> (Bytes, usize) {
         let held = self.held();
         if packed::is_packed(&held) {
-            return held;
+            return (held, 0);
         }
         let row = packer.row(&held);
-        if packed::is_packed(&row) {
-            self.hold(&row);
-        }
-        row
+        let freed = if self.hold(&row) { held.len() - row.len() } else { 0 };
+        (row, freed)
     }
 
-    /// Holds `row`, whose text is that of this body, if it is long enough.
-    pub(super) fn hold(&self, row: &Bytes) {
-        if packed::plain_len(row) >= HELD_DEFLATED_MIN {
+    /// True if [`Self::pack`] would deflate a text and hold the result.
+    pub(super) fn is_long(&self) -> bool {
+        let held = self.held();
+        !packed::is_packed(&held) && held.len() >= HELD_DEFLATED_MIN
+    }
+
+    /// Holds `row`, whose text is that of this body, if it is deflated and long enough; returns whether it does.
+    pub(super) fn hold(&self, row: &Bytes) -> bool {
+        let is_held = packed::is_packed(row) && packed::plain_len(row) >= HELD_DEFLATED_MIN;
+        if is_held {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = row.clone();
         }
+        is_held
     }
 
     fn held(&self) -> Bytes {

@@ -29,10 +29,14 @@ fn object_that_is_held_deflated_reads_as_before() {
     let (object, mut packer) = (plain.unpacked(), Packer::default());
     let clone = long_pod();
     let other = clone.clone();
-    let row = clone.pack(&mut packer);
+    let (row, freed) = clone.pack(&mut packer);
     assert!(
         row.len() < 2048 && packed::is_packed(&row) && other.is_packed(),
         "all clones share the body"
+    );
+    assert_eq!(
+        (freed, plain.is_long(), other.is_long()),
+        (plain.bytes_len() - row.len(), true, false)
     );
     for packed in [&other, &Object::parse_packed(&row, kind("pods")).unwrap()] {
         assert!(packed.is_packed());
@@ -46,7 +50,7 @@ fn object_that_is_held_deflated_reads_as_before() {
         let next = |object: &Object| object.with_resource_version(ResourceVersion(13));
         assert_eq!(next(packed).bytes(), next(&plain).bytes());
         assert_ne!(packed, &next(packed));
-        assert_eq!(packed.pack(&mut packer), row);
+        assert_eq!(packed.pack(&mut packer), (row.clone(), 0));
         let unpacked = packed.unpacked();
         assert!(!unpacked.is_packed() && unpacked == *packed);
     }
@@ -59,14 +63,14 @@ fn short_object_stays_as_it_is_in_memory() {
         &format!("\"Running\",\"message\":\"{}\"", "again ".repeat(100)),
     );
     let object = parse(&text, "pods").unwrap();
-    let row = object.pack(&mut Packer::default());
-    assert!(packed::is_packed(&row) && !object.is_packed());
+    let (row, freed) = object.pack(&mut Packer::default());
+    assert!(packed::is_packed(&row) && freed == 0 && !object.is_packed() && !object.is_long());
     assert!(!Object::parse_packed(&row, kind("pods")).unwrap().is_packed());
 }
 
 #[test]
 fn damaged_row_is_no_object() {
-    let row = long_pod().pack(&mut Packer::default());
+    let (row, _) = long_pod().pack(&mut Packer::default());
     for cut in [1, 5, row.len() - 1] {
         let error = Object::parse_packed(&row.slice(..cut), kind("pods")).unwrap_err();
         assert!(

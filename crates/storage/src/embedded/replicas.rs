@@ -19,6 +19,7 @@ use super::tables::{
     REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
 use crate::backend::StorageError;
+use yurt_runtime::memory;
 
 /// Meta data that a commit stores of a collection, in addition to its objects.
 #[derive(Clone, Debug)]
@@ -57,6 +58,8 @@ pub(super) struct Bodies<'a> {
     packer: Option<Packer>,
     /// True once the file has the number of a file with deflated bodies.
     is_marked: bool,
+    /// Bytes of memory that were freed, as objects are held deflated now.
+    freed: usize,
 }
 
 // === impl Meta ===
@@ -158,6 +161,7 @@ impl ReplicaStore {
             txn,
             packer: self.packs.then(Packer::default),
             is_marked: false,
+            freed: 0,
         }
     }
 
@@ -210,10 +214,15 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError`]; the parts have to be written again then.
     pub fn commit<'a>(&self, mut parts: impl Iterator<Item = &'a Part>) -> Result<(), StorageError> {
+        let mut freed = 0;
         self.disk.write(|txn| {
             let mut bodies = self.bodies(txn);
-            parts.try_for_each(|part| write_part(txn, part, &mut bodies))
-        })
+            parts.try_for_each(|part| write_part(txn, part, &mut bodies))?;
+            freed = bodies.freed;
+            Ok(())
+        })?;
+        memory::note_freed(freed);
+        Ok(())
     }
 }
 
@@ -236,7 +245,8 @@ impl Bodies<'_> {
         let Some(packer) = &mut self.packer else {
             return Ok(object.bytes());
         };
-        let row = object.pack(packer);
+        let (row, freed) = object.pack(packer);
+        self.freed += freed;
         self.mark(row)
     }
 

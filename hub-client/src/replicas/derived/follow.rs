@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use yurt_apimachinery::packed::Packer;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 use yurt_collection::{Collection, Delivery, Expired, Filtered, RangeTombstone, Reader, Recovered, outline};
+use yurt_runtime::memory;
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 use super::View;
@@ -83,6 +85,7 @@ impl Follow {
                         return;
                     }
                     look_at = Instant::now() + LOOK_FOR_READERS;
+                    self.pack().await;
                 }
             }
         }
@@ -183,6 +186,19 @@ impl Follow {
             tokio::task::yield_now().await;
         }
         true
+    }
+
+    /// Holds the view's own long objects deflated: those that it changed, and those with an RV of its own. No commit packs
+    /// them.
+    async fn pack(&self) {
+        let own = |held: &Collection| -> Vec<Object> { held.objects().filter(|one| one.is_long()).cloned().collect() };
+        let (mut packer, mut freed) = (Packer::default(), 0);
+        for object in self.view.collection.read(own) {
+            freed += object.pack(&mut packer).1;
+            tokio::task::yield_now().await;
+        }
+        // The allocator blocks for a while.
+        let _ = tokio::task::spawn_blocking(move || memory::note_freed(freed)).await;
     }
 
     fn show(&self, object: &Object) -> Option<Object> {

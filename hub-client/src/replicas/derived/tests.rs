@@ -110,6 +110,24 @@ async fn request_at_a_change_of_generation_gets_a_view_of_the_new_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn long_objects_of_a_view_are_held_deflated() {
+    let world = World::new();
+    let source = world.replica.collection();
+    let text = format!(
+        r#"{{"metadata":{{"namespace":"shop","name":"long","resourceVersion":"6"}},"spec":{{"x":"{}"}}}}"#,
+        "again ".repeat(1000)
+    );
+    let long = Object::parse(text.into(), source.kind()).unwrap();
+    source.update(|held| held.restart(0, vec![long], ResourceVersion(10)));
+    let view = world.view(0).await.unwrap();
+    let reader = view.collection().clone();
+    let is_packed = || reader.read(|held| held.objects().all(Object::is_packed));
+    assert!(!is_packed());
+    tokio::time::sleep(Duration::from_secs(700)).await;
+    assert!(is_packed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_view_with_a_reader_gives_way() {
     let world = World::new();
     let mut readers = Vec::new();
