@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::TaskGroup;
+use yurt_storage::serve;
 
 use crate::app::App;
 use crate::audit::AuditLog;
@@ -52,6 +53,7 @@ pub(crate) fn start(app: &Arc<App>, stores: &Stores, tasks: &TaskGroup) {
     tasks.spawn_critical("expire-events", event_ttl::run(app.clone(), intent(), stop()));
     let node_lease_gc = node_lease_gc::run(app.clone(), intent(), stop());
     tasks.spawn_critical("delete-departed-leases", node_lease_gc);
+    tasks.spawn_critical("release-encodings", serve::release_encodings(stop()));
 }
 
 /// Waits for `time`; false if the server stops.

@@ -296,6 +296,11 @@ impl Object {
         self.0.encoding_cache.get_or_default()
     }
 
+    /// True once [`Self::encoding_cache`] was called.
+    pub fn has_encoding_cache(&self) -> bool {
+        self.0.encoding_cache.is_made()
+    }
+
     /// Identity of this value in memory, which its clones share.
     pub fn identity(&self) -> ObjectIdentity {
         ObjectIdentity(Arc::downgrade(&self.0))
@@ -336,6 +341,11 @@ impl ObjectIdentity {
     /// True if `object` is the one whose identity this is.
     pub fn is(&self, object: &Object) -> bool {
         self.0.as_ptr() == Arc::as_ptr(&object.0)
+    }
+
+    /// The object, while it exists.
+    pub fn object(&self) -> Option<Object> {
+        self.0.upgrade().map(Object)
     }
 }
 

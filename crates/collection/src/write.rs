@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
+use yurt_codec::encoding_cache;
 
 use super::{Change, ChangeKind, Collection, Dirty, Expired, Gap, Live, RangeTombstone, Step, ahead_of};
 
@@ -347,6 +348,7 @@ impl Collection {
             self.object_bytes -= live.object.size();
             self.by_rv
                 .remove(&(live.object.resource_version(), live.object.key().clone()));
+            encoding_cache::release(&live.object);
         }
         previous
     }
@@ -367,6 +369,7 @@ impl Collection {
         let live = self.objects.remove(key)?;
         self.object_bytes -= live.object.size();
         self.by_rv.remove(&(live.object.resource_version(), key.clone()));
+        encoding_cache::release(&live.object);
         Some(live)
     }
 

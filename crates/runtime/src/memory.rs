@@ -3,18 +3,29 @@
 //! glibc keeps the pages between live blocks. A hub that held 24 MB of new objects until they were stored kept 31 MB of
 //! free memory. `malloc_trim` (man page malloc_trim(3)) returns whole free pages in all arenas.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Freed bytes after which free memory is returned: a call takes some milliseconds.
 const RETURN_AFTER: usize = 4 << 20;
 
 /// Bytes freed since free memory was returned.
 static FREED: AtomicUsize = AtomicUsize::new(0);
+/// True if free memory was returned since the last [`return_rest`].
+static IS_RETURNED: AtomicBool = AtomicBool::new(false);
 
 /// Notes that `bytes` of long-lived memory were freed, and returns free memory to the kernel once these are 4 MiB.
 /// Blocks for some milliseconds then: call it off the async threads. No effect without glibc.
 pub fn note_freed(bytes: usize) {
     if take_if_due(&FREED, bytes) {
+        return_free_pages();
+        IS_RETURNED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns free memory once more if [`note_freed`] did so since the last call. Call it every few seconds: buffers of a
+/// large list are freed around its commit, some of them later. Blocks as [`note_freed`].
+pub fn return_rest() {
+    if IS_RETURNED.swap(false, Ordering::Relaxed) {
         return_free_pages();
     }
 }

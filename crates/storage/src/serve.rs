@@ -3,6 +3,7 @@
 //! The coordinator and every hub use it, so a client that changes between them sees no difference. It is independent of
 //! HTTP: [`list()`] returns objects, [`watch()`] returns frames.
 
+mod encodings;
 mod list;
 mod view;
 mod watch;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use yurt_apimachinery::{FieldSelector, LabelSelector, Object, ObjectKey, ResourceKind};
 use yurt_collection::KeyRange;
 
+pub use encodings::release_encodings;
 pub use list::{Listed, list, reach};
 pub use view::{Unfiltered, View};
 pub use watch::{WatchRequest, watch};

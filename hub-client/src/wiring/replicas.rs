@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_pool_protocol::cloud_fallback::Wanted;
 use yurt_pool_protocol::election::rank;
 use yurt_pool_protocol::members;
-use yurt_storage::Replica;
+use yurt_storage::{Replica, serve};
 
 use super::Wiring;
 use crate::pool::election::driver::ElectionView;
@@ -61,6 +61,8 @@ impl Wiring {
         self.start_verifying();
         self.tasks
             .spawn_critical("persist-replicas", persist(self.data.clone(), self.tasks.token()));
+        self.tasks
+            .spawn_critical("release-encodings", serve::release_encodings(self.tasks.token()));
         let ranking = report_members(
             self.data.clone(),
             self.config.node.clone(),

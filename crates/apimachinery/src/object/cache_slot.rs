@@ -14,6 +14,11 @@ impl CacheSlot {
     pub(super) fn get_or_default<T: Any + Default + Send + Sync>(&self) -> Option<&T> {
         self.0.get_or_init(|| Box::new(T::default())).downcast_ref()
     }
+
+    /// True once the value was made.
+    pub(super) fn is_made(&self) -> bool {
+        self.0.get().is_some()
+    }
 }
 
 #[cfg(test)]
@@ -23,9 +28,11 @@ mod tests {
     #[test]
     fn value_is_made_once_and_keeps_its_type() {
         let slot = CacheSlot::default();
+        assert!(!slot.is_made());
         let made = slot.get_or_default::<Vec<u8>>().expect("a new value");
         let again = slot.get_or_default::<Vec<u8>>().expect("the same type");
         assert!(std::ptr::eq(made, again));
         assert_eq!(slot.get_or_default::<String>(), None);
+        assert!(slot.is_made());
     }
 }

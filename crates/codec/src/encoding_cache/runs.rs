@@ -74,7 +74,7 @@ impl Run<'_> {
     /// Passes the compressed run to a function.
     pub(crate) fn deflated<T>(&self, compressor: &mut Compressor, show: impl FnOnce(&Deflated) -> T) -> Option<T> {
         let first = self.objects.first()?;
-        Some(super::cache_of(first).run(self, compressor, show))
+        Some(super::cache_of(first).run(first, self, compressor, show))
     }
 
     pub(super) fn deflate(&self, compressor: &mut Compressor) -> Deflated {

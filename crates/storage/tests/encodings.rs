@@ -1,0 +1,75 @@
+//! Life of cached encodings, in a process of its own: their bytes are counted per process.
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::list::ListMeta;
+use yurt_apimachinery::time::Time;
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_codec::encoding_cache::release_unused;
+use yurt_codec::negotiation::{Format, Negotiated};
+use yurt_collection::Collection;
+use yurt_storage::serve::release_encodings;
+
+fn services() -> &'static ResourceKind {
+    find_kind("", "services").expect("a built-in kind")
+}
+
+fn service(name: &str, version: u64) -> Object {
+    let text = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n","resourceVersion":"{version}"}}}}"#);
+    Object::parse(text.into(), services()).expect("a Service")
+}
+
+/// Lists `held` in protobuf.
+fn list(held: &Collection) -> Vec<Bytes> {
+    let how = Negotiated {
+        format: Format::Protobuf,
+        ..Negotiated::default()
+    };
+    let objects = held.objects().cloned().collect();
+    how.list(services(), &ListMeta::at(held.position()), objects, Time::from_unix(0))
+        .collect()
+}
+
+/// Bytes of the encodings that are cached now; releases them.
+fn cached() -> usize {
+    release_unused() + release_unused()
+}
+
+#[tokio::test(start_paused = true)]
+async fn encodings_live_as_long_as_lists_use_them() {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("a", 1), service("b", 2)], ResourceVersion(2));
+    list(&held);
+    let both = cached();
+    assert!(both > 0 && cached() == 0);
+
+    // The encoding of an object that was replaced or deleted is of no use.
+    list(&held);
+    held.apply_all(
+        ResourceVersion(3),
+        vec![(yurt_apimachinery::watch::EventType::Modified, service("a", 3))],
+    );
+    let one = cached();
+    assert!(0 < one && one < both, "{one} of {both}");
+    list(&held);
+    held.apply_all(
+        ResourceVersion(4),
+        vec![(yurt_apimachinery::watch::EventType::Deleted, service("a", 4))],
+    );
+    assert_eq!(cached(), both - one);
+
+    let (stop, first) = (CancellationToken::new(), list(&held));
+    let releasing = tokio::spawn(release_encodings(stop.clone()));
+    let wait = async |seconds| tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+    for _ in 0..6 {
+        wait(9).await;
+        assert_eq!(list(&held), first);
+    }
+    assert_eq!(release_unused(), 0, "the lists used it");
+    list(&held);
+    wait(25).await;
+    assert_eq!(cached(), 0, "no list has used it for a while");
+    stop.cancel();
+    releasing.await.expect("no panic");
+}
