@@ -39,7 +39,7 @@ pub(super) fn encode(
     negotiated: Negotiated,
 ) -> Result<Response<Body>, Status> {
     negotiated.check(call.resource.kind, Shape::List)?;
-    let list = negotiated.list(call.resource.kind, meta, objects, call.now());
+    let list = serve::encode(negotiated, call.resource.kind, meta, objects, call.now());
     let content_type = HeaderValue::from_static(negotiated.content_type(Shape::List));
     if let Some(plain) = list.plain().filter(|_| list.is_longer(GZIP_ABOVE))
         && let Some(place) = GzipPlace::take(&call.headers)

@@ -42,7 +42,9 @@ struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
     body: Body,
     resource_version: ResourceVersion,
-    /// Position of the metadata in the bytes, once it was needed.
+    /// True if the body is deflated and has another resource version with as many digits. It stays so.
+    is_renumbered: bool,
+    /// Position of the metadata in the bytes, if it is known.
     metadata_at: Option<NonZeroU32>,
     encoding_cache: CacheSlot,
     meta: Arc<Meta>,
@@ -135,7 +137,9 @@ impl Object {
         let resource_version = ResourceVersion::parse(&extract.resource_version)?;
         let key = object_key(&extract, kind.namespaced)?;
         let bytes = edit::complete_type_meta(&given, &extract.type_meta, extract.has_type_members, kind);
-        let metadata_at = metadata_at.filter(|_| bytes.len() == given.len());
+        let known = metadata_at.filter(|_| bytes.len() == given.len());
+        let find = || edit::only_metadata_at(&bytes);
+        let metadata_at = known.or_else(|| (extract.metadata_members == 1).then(find).flatten());
         let meta = Meta {
             key,
             uid: extract.uid.into(),
@@ -147,6 +151,7 @@ impl Object {
         Ok(Self(Arc::new(Inner {
             body: Body::new(bytes),
             resource_version,
+            is_renumbered: false,
             metadata_at: metadata_at.and_then(narrow),
             encoding_cache: CacheSlot::default(),
             meta: Arc::new(meta),
@@ -173,17 +178,27 @@ impl Object {
         }
     }
 
-    /// The same object with another resource version; every other byte is the same.
+    /// The same object with another resource version; every other byte is the same. One that is held deflated shares its
+    /// body with this one, where the length allows it.
     #[must_use]
     pub fn with_resource_version(&self, resource_version: ResourceVersion) -> Self {
-        let text = self.bytes();
         let known = self.0.metadata_at.map(|at| at.get() as usize);
-        let metadata_at = known.or_else(|| edit::metadata_at(&text));
-        let bytes = metadata_at.and_then(|at| edit::set_resource_version(&text, at, resource_version));
-        let bytes = bytes.expect("the bytes of an Object must have been checked to have metadata");
+        let before = digits(self.resource_version());
+        let can_share = known.is_some() && before.is_some() && before == digits(resource_version);
+        let shared = can_share.then(|| self.0.body.shared()).flatten();
+        let is_renumbered = shared.is_some();
+        let (body, metadata_at) = match shared {
+            Some(shared) => (shared, known),
+            None => {
+                let text = self.bytes();
+                let metadata_at = known.or_else(|| edit::metadata_at(&text));
+                (Body::new(renumbered(&text, metadata_at, resource_version)), metadata_at)
+            }
+        };
         Self(Arc::new(Inner {
-            body: Body::new(bytes),
+            body,
             resource_version,
+            is_renumbered,
             // Everything before it stays unchanged.
             metadata_at: metadata_at.and_then(narrow),
             encoding_cache: CacheSlot::default(),
@@ -193,10 +208,15 @@ impl Object {
 
     /// The object as one line of JSON, without a line break at the end. Inflates an object that is held deflated.
     pub fn bytes(&self) -> Bytes {
-        self.0.body.text()
+        let text = self.0.body.text();
+        if !self.0.is_renumbered {
+            return text;
+        }
+        let metadata_at = self.0.metadata_at.map(|at| at.get() as usize);
+        renumbered(&text, metadata_at, self.0.resource_version)
     }
 
-    /// Length of [`Self::bytes`].
+    /// Length of [`Self::bytes`]. A resource version with escapes or leading zeros may count as it came.
     pub fn bytes_len(&self) -> usize {
         self.0.body.len()
     }
@@ -204,7 +224,10 @@ impl Object {
     /// The object as a row of a file ([`crate::packed`]), deflated if it is long. A body of 2 KiB or more is held in
     /// this form from now on, by all clones. Returns the bytes of memory that this freed, too.
     pub fn pack(&self, packer: &mut Packer) -> (Bytes, usize) {
-        self.0.body.pack(packer)
+        match self.0.is_renumbered {
+            true => (packer.row(&self.bytes()), 0),
+            false => self.0.body.pack(packer),
+        }
     }
 
     /// True if [`Self::pack`] may free memory.
@@ -215,21 +238,6 @@ impl Object {
     /// True if the object is held deflated.
     pub fn is_packed(&self) -> bool {
         self.0.body.is_packed()
-    }
-
-    /// The same object, not held deflated: for several reads in a row.
-    #[must_use]
-    pub fn unpacked(&self) -> Self {
-        if !self.is_packed() {
-            return self.clone();
-        }
-        Self(Arc::new(Inner {
-            body: Body::new(self.bytes()),
-            resource_version: self.0.resource_version,
-            metadata_at: self.0.metadata_at,
-            encoding_cache: CacheSlot::default(),
-            meta: Arc::clone(&self.0.meta),
-        }))
     }
 
     /// Its place in the collection.
@@ -323,7 +331,16 @@ impl FieldSource for Object {
 /// Equal bytes, hence equal in everything.
 impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0.body == other.0.body
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return true;
+        }
+        if self.0.resource_version != other.0.resource_version {
+            return false;
+        }
+        match self.0.is_renumbered || other.0.is_renumbered {
+            true => self.bytes() == other.bytes(),
+            false => self.0.body == other.0.body,
+        }
     }
 }
 
@@ -347,6 +364,17 @@ impl ObjectIdentity {
     pub fn object(&self) -> Option<Object> {
         self.0.upgrade().map(Object)
     }
+}
+
+/// `text` with another resource version in the metadata at `metadata_at`.
+fn renumbered(text: &[u8], metadata_at: Option<usize>, resource_version: ResourceVersion) -> Bytes {
+    let bytes = metadata_at.and_then(|at| edit::set_resource_version(text, at, resource_version));
+    bytes.expect("the bytes of an Object must have been checked to have metadata")
+}
+
+/// Decimal digits of a resource version; `None` for zero, which a text may lack.
+fn digits(resource_version: ResourceVersion) -> Option<u32> {
+    resource_version.0.checked_ilog10()
 }
 
 /// The metadata never begins at offset 0. Offsets beyond 4 GiB are not stored and are found again.

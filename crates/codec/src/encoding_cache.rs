@@ -73,6 +73,17 @@ pub(crate) fn protobuf_item_len(object: &Object, message: Message) -> usize {
     cache_of(object).item_len(object, message)
 }
 
+/// The objects whose items were never encoded: a protobuf list of them encodes each one before it begins.
+pub fn unmeasured(objects: &[Object]) -> Vec<&Object> {
+    let is_measured = |object: &Object| object.has_encoding_cache() && lock(&cache_of(object).item).is_some();
+    objects.iter().filter(|object| !is_measured(object)).collect()
+}
+
+/// Encodes the item of an object, as a later list does that finds it neither cached nor measured.
+pub fn measure(object: &Object, message: Message) {
+    protobuf_item_len(object, message);
+}
+
 /// The object as an item of a list.
 pub(crate) fn item(object: &Object, form: ItemForm) -> Bytes {
     match form {
@@ -173,7 +184,13 @@ impl EncodingCache {
     }
 
     /// Passes the compressed run that begins with `first`, which has this cache, to a function.
-    fn run<T>(&self, first: &Object, run: &Run<'_>, compressor: &mut Compressor, show: impl FnOnce(&Deflated) -> T) -> T {
+    fn run<T>(
+        &self,
+        first: &Object,
+        run: &Run<'_>,
+        compressor: &mut Compressor,
+        show: impl FnOnce(&Deflated) -> T,
+    ) -> T {
         let slot = match run.form {
             ItemForm::Json => &self.runs[0],
             ItemForm::Protobuf(_) => &self.runs[1],
@@ -238,7 +255,10 @@ mod tests {
     use crate::schema::find;
 
     fn config_map(len: usize) -> Object {
-        let text = format!(r#"{{"metadata":{{"name":"a","namespace":"a"}},"data":{{"k":"{}"}}}}"#, "x".repeat(len));
+        let text = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"a"}},"data":{{"k":"{}"}}}}"#,
+            "x".repeat(len)
+        );
         Object::parse(text.into(), find_kind("", "configmaps").unwrap()).unwrap()
     }
 
@@ -268,9 +288,21 @@ mod tests {
         release_unused();
         assert_eq!(kept.as_ptr(), protobuf_item(&small, message).as_ptr());
         assert!(release_unused() >= dropped.len());
-        assert_eq!(kept.as_ptr(), protobuf_item(&small, message).as_ptr(), "used between the calls");
-        assert_ne!(dropped.as_ptr(), protobuf_item(&unused, message).as_ptr(), "not used between the calls");
+        assert_eq!(
+            kept.as_ptr(),
+            protobuf_item(&small, message).as_ptr(),
+            "used between the calls"
+        );
+        assert_ne!(
+            dropped.as_ptr(),
+            protobuf_item(&unused, message).as_ptr(),
+            "not used between the calls"
+        );
         assert!(is_cached(&unused), "it is cached again");
+        let more = [small.clone(), config_map(30), config_map(40)];
+        assert_eq!(unmeasured(&more), [&more[1], &more[2]]);
+        measure(&more[1], message);
+        assert_eq!(unmeasured(&more), [&more[2]]);
         let is_held = |object: &Object| lock(&HOLDERS).iter().any(|holder| holder.is(object));
         assert!(is_held(&small) && is_held(&unused) && !is_held(&three));
     }

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 
 use crate::negotiation::{Format, Negotiated, Shape, Transform};
+use crate::schema::Message;
 use crate::table::Printer;
 use crate::{partial, protobuf, yaml};
 use yurt_apimachinery::json_text;
@@ -58,6 +59,13 @@ impl Negotiated {
     /// A list as a body, piece by piece, in the order of `objects`.
     pub fn list(&self, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, now: Time) -> ListBody {
         ListBody::new(*self, kind, meta, objects, now)
+    }
+
+    /// Message of the items that [`Self::list`] caches with their objects; `None` if it encodes items for each list.
+    pub fn cached_message(&self, kind: &ResourceKind) -> Option<Message> {
+        let is_cached = (self.format, self.transform) == (Format::Protobuf, Transform::None);
+        let message = || protobuf::message(&kind.api_version(), &kind.kind);
+        is_cached.then(message).flatten()
     }
 
     /// A Status as a body; it is never transformed.

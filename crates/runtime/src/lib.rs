@@ -5,7 +5,7 @@
 //!
 //! In reading order:
 //!
-//! * [`tasks`] and [`shutdown`]: tasks and their end; [`clock`], [`readiness`], [`memory`].
+//! * [`tasks`] and [`shutdown`]: tasks and their end; [`clock`], [`readiness`], [`memory`], [`parallel`].
 //! * [`pki`], [`tls`], [`kubeconfig`], [`jws`]: identities and their keys.
 //! * [`http`] (server and client), [`fair_queue`] (fair queueing of requests).
 //! * [`admin`] and [`metrics`]: the operator's view.
@@ -42,6 +42,7 @@ pub mod kubeconfig;
 pub mod log;
 pub mod memory;
 pub mod metrics;
+pub mod parallel;
 pub mod pki;
 pub mod readiness;
 pub mod service_manager;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use yurt_apimachinery::{FieldSelector, LabelSelector, Object, ObjectKey, ResourceKind};
 use yurt_collection::KeyRange;
 
-pub use encodings::release_encodings;
+pub use encodings::{encode, release_encodings};
 pub use list::{Listed, list, reach};
 pub use view::{Unfiltered, View};
 pub use watch::{WatchRequest, watch};

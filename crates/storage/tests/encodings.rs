@@ -1,15 +1,18 @@
 //! Life of cached encodings, in a process of its own: their bytes are counted per process.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::list::ListMeta;
 use yurt_apimachinery::time::Time;
+use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_codec::encoding_cache::release_unused;
 use yurt_codec::negotiation::{Format, Negotiated};
 use yurt_collection::Collection;
-use yurt_storage::serve::release_encodings;
+use yurt_runtime::TaskGroup;
+use yurt_storage::serve::{encode, release_encodings};
 
 fn services() -> &'static ResourceKind {
     find_kind("", "services").expect("a built-in kind")
@@ -27,8 +30,8 @@ fn list(held: &Collection) -> Vec<Bytes> {
         ..Negotiated::default()
     };
     let objects = held.objects().cloned().collect();
-    how.list(services(), &ListMeta::at(held.position()), objects, Time::from_unix(0))
-        .collect()
+    let meta = ListMeta::at(held.position());
+    encode(how, services(), &meta, objects, Time::from_unix(0)).collect()
 }
 
 /// Bytes of the encodings that are cached now; releases them.
@@ -46,22 +49,16 @@ async fn encodings_live_as_long_as_lists_use_them() {
 
     // The encoding of an object that was replaced or deleted is of no use.
     list(&held);
-    held.apply_all(
-        ResourceVersion(3),
-        vec![(yurt_apimachinery::watch::EventType::Modified, service("a", 3))],
-    );
+    held.apply_all(ResourceVersion(3), vec![(EventType::Modified, service("a", 3))]);
     let one = cached();
     assert!(0 < one && one < both, "{one} of {both}");
     list(&held);
-    held.apply_all(
-        ResourceVersion(4),
-        vec![(yurt_apimachinery::watch::EventType::Deleted, service("a", 4))],
-    );
+    held.apply_all(ResourceVersion(4), vec![(EventType::Deleted, service("a", 4))]);
     assert_eq!(cached(), both - one);
 
-    let (stop, first) = (CancellationToken::new(), list(&held));
-    let releasing = tokio::spawn(release_encodings(stop.clone()));
-    let wait = async |seconds| tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+    let (tasks, first) = (TaskGroup::new(), list(&held));
+    tasks.spawn("release-encodings", release_encodings(tasks.token()));
+    let wait = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
     for _ in 0..6 {
         wait(9).await;
         assert_eq!(list(&held), first);
@@ -70,6 +67,5 @@ async fn encodings_live_as_long_as_lists_use_them() {
     list(&held);
     wait(25).await;
     assert_eq!(cached(), 0, "no list has used it for a while");
-    stop.cancel();
-    releasing.await.expect("no panic");
+    tasks.shutdown(Duration::from_secs(1)).await.expect("it ends");
 }

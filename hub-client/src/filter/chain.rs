@@ -78,8 +78,6 @@ impl Chain {
     /// Runs the filters; each one gets the result of the previous one. The first [`Verdict::Drop`] ends the chain.
     pub fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let mut verdict = Verdict::Keep;
-        // Inflated once for all filters.
-        let object = &object.unpacked();
         for (filter, counts) in &self.filters {
             let seen = if let Verdict::Replace(replaced) = &verdict {
                 replaced

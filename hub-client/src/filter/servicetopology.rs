@@ -56,17 +56,16 @@ impl ObjectFilter for ServiceTopology {
         let Some(service) = shape.service_of(object) else {
             return Verdict::Keep;
         };
-        let text = object.bytes();
-        let json = Json::of(&text);
-        let edited = match reach(&service, context) {
-            Reach::All => return Verdict::Keep,
-            Reach::Unknown if shape.is_empty(json) => return Verdict::Keep,
-            Reach::Unknown => return Verdict::Drop,
-            Reach::Near(near) => shape.retain(json, near),
-        };
-        match edited {
-            Ok(edited) => json::verdict(kind, edited),
-            Err(WrongType) => Verdict::Drop,
+        match reach(&service, context) {
+            Reach::All => Verdict::Keep,
+            Reach::Unknown => match shape.is_empty(Json::of(&object.bytes())) {
+                true => Verdict::Keep,
+                false => Verdict::Drop,
+            },
+            Reach::Near(near) => match shape.retain(Json::of(&object.bytes()), near) {
+                Ok(edited) => json::verdict(kind, edited),
+                Err(WrongType) => Verdict::Drop,
+            },
         }
     }
 }

@@ -133,7 +133,7 @@ impl Serving {
             listed => listed?,
         };
         negotiated.check(kind, Shape::List)?;
-        let list = negotiated.list(kind, &listed.meta, listed.objects, self.now());
+        let list = serve::encode(*negotiated, kind, &listed.meta, listed.objects, self.now());
         Ok(Some(respond(
             source,
             negotiated.content_type(Shape::List),

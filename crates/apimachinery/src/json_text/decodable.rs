@@ -6,6 +6,8 @@
 
 use serde_json::Value;
 
+use super::scan::find_quote_or_escape;
+
 /// serde_json's limit of nesting.
 const MAX_DEPTH: usize = 127;
 /// A number of fewer characters and without an exponent is never out of range.
@@ -57,7 +59,7 @@ pub(crate) fn is_shallow(value: &Value) -> bool {
 /// The end of the string whose inside starts at `at`; `None` if it holds half a character.
 fn skip_string(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        at += bytes.get(at..)?.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+        at = find_quote_or_escape(bytes, at)?;
         if bytes[at] == b'"' {
             return Some(at + 1);
         }

@@ -17,7 +17,7 @@ pub(super) struct Body(Mutex<Bytes>);
 // === impl Body ===
 
 impl Body {
-    /// The JSON `text`.
+    /// The JSON `text`, or a deflated one.
     pub(super) fn new(text: Bytes) -> Self {
         Self(Mutex::new(text))
     }
@@ -52,6 +52,12 @@ impl Body {
     pub(super) fn is_long(&self) -> bool {
         let held = self.held();
         !packed::is_packed(&held) && held.len() >= HELD_DEFLATED_MIN
+    }
+
+    /// A body with the same deflated text; `None` if it is not held deflated.
+    pub(super) fn shared(&self) -> Option<Self> {
+        let held = self.held();
+        packed::is_packed(&held).then(|| Self::new(held))
     }
 
     /// Holds `row`, whose text is that of this body, if it is deflated and long enough; returns whether it does.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::extract::TypeMeta;
-use crate::json_text::scan::last_member;
+use crate::json_text::scan::{Member, first_member, last_member};
 use crate::json_text::{quote, set_member_at, splice};
 use crate::kind::ResourceKind;
 use crate::resource_version::ResourceVersion;
@@ -61,7 +61,16 @@ pub(super) fn encode(value: &Value, out: &mut Vec<u8>) -> Result<Option<usize>, 
 
 /// Position of the object's metadata; `None` if it has none that is an object.
 pub(super) fn metadata_at(bytes: &[u8]) -> Option<usize> {
-    let start = last_member(bytes, 0, "metadata")??.value.start;
+    object_at(bytes, last_member(bytes, 0, "metadata")??)
+}
+
+/// As [`metadata_at`], for an object with one such member: what follows it is not scanned.
+pub(super) fn only_metadata_at(bytes: &[u8]) -> Option<usize> {
+    object_at(bytes, first_member(bytes, 0, "metadata")?)
+}
+
+fn object_at(bytes: &[u8], member: Member) -> Option<usize> {
+    let start = member.value.start;
     (bytes.get(start) == Some(&b'{')).then_some(start)
 }
 

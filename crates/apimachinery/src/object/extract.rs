@@ -23,6 +23,8 @@ pub(super) struct Extract {
     pub(super) type_meta: TypeMeta,
     /// True if there is an apiVersion or kind member at all, be it null or empty.
     pub(super) has_type_members: bool,
+    /// Number of metadata members; the last one counts.
+    pub(super) metadata_members: usize,
     pub(super) name: String,
     pub(super) namespace: String,
     pub(super) uid: String,
@@ -150,7 +152,10 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_> {
                     extract.type_meta.api_version = members.next_value::<Option<String>>()?.unwrap_or_default()
                 }
                 "kind" => extract.type_meta.kind = members.next_value::<Option<String>>()?.unwrap_or_default(),
-                "metadata" => metadata = members.next_value::<Option<Mapping<Metadata>>>()?.unwrap_or_default().0,
+                "metadata" => {
+                    extract.metadata_members += 1;
+                    metadata = members.next_value::<Option<Mapping<Metadata>>>()?.unwrap_or_default().0;
+                }
                 other => members.next_value_seed(FieldsSeed::root(self.slots, other))?,
             }
         }

@@ -26,7 +26,7 @@ fn long_pod() -> Object {
 #[test]
 fn object_that_is_held_deflated_reads_as_before() {
     let plain = long_pod();
-    let (object, mut packer) = (plain.unpacked(), Packer::default());
+    let (object, mut packer) = (long_pod(), Packer::default());
     let clone = long_pod();
     let other = clone.clone();
     let (row, freed) = clone.pack(&mut packer);
@@ -51,8 +51,55 @@ fn object_that_is_held_deflated_reads_as_before() {
         assert_eq!(next(packed).bytes(), next(&plain).bytes());
         assert_ne!(packed, &next(packed));
         assert_eq!(packed.pack(&mut packer), (row.clone(), 0));
-        let unpacked = packed.unpacked();
-        assert!(!unpacked.is_packed() && unpacked == *packed);
+    }
+}
+
+#[test]
+fn renumbered_object_shares_the_deflated_body() {
+    let (plain, packed) = (long_pod(), long_pod());
+    let mut packer = Packer::default();
+    let (row, _) = packed.pack(&mut packer);
+    let of = |object: &Object, version: u64| object.with_resource_version(ResourceVersion(version));
+    for (version, is_shared) in [(13, true), (99, true), (12, true), (100, false), (9, false), (0, false)] {
+        let (next, want) = (of(&packed, version), of(&plain, version));
+        assert_eq!(next.is_packed(), is_shared, "{version}");
+        assert_eq!((next.bytes(), next.bytes_len()), (want.bytes(), want.bytes().len()));
+        assert_eq!(
+            (&next, next.size(), next.to_value()),
+            (&want, want.size(), want.to_value())
+        );
+        assert!(next == of(&next, version) && (next == packed) == (version == 12));
+        // A file gets the present number, and the memory keeps the shared body.
+        let (own, freed) = next.pack(&mut packer);
+        assert_eq!(Object::parse_packed(&own, kind("pods")).unwrap(), want);
+        assert!(own != row || version == 12);
+        assert!(!is_shared || freed == 0);
+        for again in [13, 200, 12] {
+            assert_eq!(
+                of(&next, again).bytes(),
+                of(&plain, again).bytes(),
+                "{version}, then {again}"
+            );
+        }
+    }
+    // Other content under the same number.
+    let other = parse(&POD.replace("Running", &"x".repeat(6020)), "pods").unwrap();
+    assert_eq!(other.bytes_len(), of(&packed, 13).bytes_len());
+    assert_ne!(of(&packed, 13), of(&other, 13));
+}
+
+#[test]
+fn last_metadata_counts_for_a_resource_version() {
+    let two = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"metadata":{"name":"p","namespace":"n"}}"#;
+    let escaped =
+        r#"{"apiVersion":"v1","kind":"Pod","meta\u0064ata":{"name":"p","namespace":"n"},"x":{"metadata":{}}}"#;
+    for text in [two, escaped] {
+        let object = parse(text, "pods").unwrap().with_resource_version(ResourceVersion(7));
+        assert_eq!(object.to_value()["metadata"]["resourceVersion"], "7", "{text}");
+        assert_eq!(
+            parse(&String::from_utf8_lossy(&object.bytes()), "pods").unwrap(),
+            object
+        );
     }
 }
 

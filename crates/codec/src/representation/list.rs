@@ -137,8 +137,8 @@ impl ListBody {
     /// True if its objects are longer than so many bytes.
     pub fn is_longer(&self, bytes: u64) -> bool {
         let mut left = bytes;
-        let len = |object| match self.item {
-            Item::Text { .. } => Object::bytes(object).len() as u64,
+        let len = |object: &Object| match self.item {
+            Item::Text { .. } => object.bytes_len() as u64,
             item @ Item::Protobuf { .. } => item.len(object) as u64,
         };
         let mut lens = self.objects.as_slice().iter().map(len);

@@ -19,7 +19,7 @@ use super::tables::{
     REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
 use crate::backend::StorageError;
-use yurt_runtime::memory;
+use yurt_runtime::{memory, parallel};
 
 /// Meta data that a commit stores of a collection, in addition to its objects.
 #[derive(Clone, Debug)]
@@ -273,11 +273,12 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
         complete,
         ..Recovered::default()
     };
-    let parse = |key: &str, bytes: &[u8]| {
+    let parse_row = |(key, row): &(String, Bytes)| {
         let damaged = |why: String| StorageError::Corrupt(format!("replica {name}, object {key}: {why}"));
-        let row = Bytes::copy_from_slice(bytes);
-        Object::parse_packed(&row, kind).map_err(|error| damaged(error.to_string()))
+        Object::parse_packed(row, kind).map_err(|error| damaged(error.to_string()))
     };
+    let parse = |key: &str, bytes: &[u8]| parse_row(&(key.to_owned(), Bytes::copy_from_slice(bytes)));
+    let mut rows = Vec::new();
     let objects = read.open_table(REPLICA).map_err(storage_error)?;
     for row in objects.range((name, "")..).map_err(storage_error)? {
         let (key, value) = row.map_err(storage_error)?;
@@ -285,8 +286,10 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
         if collection != name {
             break;
         }
-        recovered.objects.push(parse(key, value.value())?);
+        rows.push((key.to_owned(), Bytes::copy_from_slice(value.value())));
     }
+    // A start waits for it.
+    recovered.objects = parallel::map(&rows, parse_row).into_iter().collect::<Result<_, _>>()?;
     let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
     for row in tombstones.range((name, floor + 1, "")..).map_err(storage_error)? {
         let (key, value) = row.map_err(storage_error)?;

@@ -188,8 +188,8 @@ impl Follow {
         true
     }
 
-    /// Holds the view's own long objects deflated: those that it changed, and those with an RV of its own. No commit packs
-    /// them.
+    /// Holds the view's own long objects deflated: those that filters changed, and those that got another RV before their
+    /// commit. No commit packs them.
     async fn pack(&self) {
         let own = |held: &Collection| -> Vec<Object> { held.objects().filter(|one| one.is_long()).cloned().collect() };
         let (mut packer, mut freed) = (Packer::default(), 0);
