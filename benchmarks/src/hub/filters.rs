@@ -12,7 +12,7 @@ use crate::table::{Notes, Unit};
 /// Numbers of Services with a topology annotation.
 const COUNTS: [usize; 3] = [0, ANNOTATED, SERVICES];
 /// Changes of one slice.
-const EVENTS: usize = 300;
+const EVENTS: usize = 600;
 /// Flag of both hubs that turns all filters off.
 const OFF: (&str, &str) = ("disabled-resource-filters", "*");
 

@@ -13,10 +13,8 @@ use crate::table::{Notes, Unit};
 
 /// Pods of a node.
 pub(super) const PODS: usize = 20;
-/// Time in which a hub reads what it copies without being asked, and returns memory.
-const SETTLE: Duration = Duration::from_secs(10);
-/// Time after which a hub has released what no list uses, and has returned its memory.
-const UNUSED: Duration = Duration::from_secs(30);
+/// Time in which a hub reads what it copies without being asked, releases what no list uses, and returns memory.
+const SETTLE: Duration = Duration::from_secs(30);
 
 pub(super) async fn measure(running: &mut Running, world: &World, notes: &mut Notes<'_>) -> Result<()> {
     tokio::time::sleep(SETTLE).await;
@@ -31,7 +29,7 @@ pub(super) async fn measure(running: &mut Running, world: &World, notes: &mut No
             watchers.open(&tasks, session, &watch, PROTOBUF).await?;
         }
     }
-    tokio::time::sleep(UNUSED).await;
+    tokio::time::sleep(SETTLE).await;
     read(running, "20 pods list and watch 1,000 Services and slices", notes)?;
     if running.access != Access::Direct {
         idle(running, notes).await?;

@@ -79,7 +79,7 @@ impl<'a> Json<'a> {
             _ => return Err(WrongType),
         };
         let mut inside = Inside { text, at: 1 };
-        Ok(std::iter::from_fn(move || inside.value().map(Json)))
+        Ok(std::iter::from_fn(move || inside.value()).map(Json))
     }
 
     /// The last member of that name, which is the one that counts. `None` if there is none, or this is no object.
@@ -115,6 +115,47 @@ impl<'a> Json<'a> {
             Some(value) => value.text().ok_or(WrongType),
             None => Ok(Cow::Borrowed("")),
         }
+    }
+
+    /// The text of this object without those items of the list in member `list` whose last member `name` is not to `keep`;
+    /// `None` if that is all of them. Reads the text in one pass.
+    ///
+    /// # Errors
+    /// There is not exactly one such list, or it has items that are no objects.
+    pub(crate) fn retain_items(
+        self,
+        list: &str,
+        name: &str,
+        keep: impl Fn(Option<Json<'a>>) -> bool,
+    ) -> Result<Option<Vec<u8>>, WrongType> {
+        self.retained(list, |items| items.retain_objects(name, &keep))
+            .ok_or(WrongType)
+    }
+
+    /// Edits the one member `list` by `edit`; outer `None` if there is not one, or it cannot be read.
+    fn retained(
+        self,
+        list: &str,
+        edit: impl Fn(&mut Inside<'a>) -> Option<Option<Vec<u8>>>,
+    ) -> Option<Option<Vec<u8>>> {
+        let mut object = Inside::begin(self.0, 0, b'{')?;
+        let mut edited = None;
+        while let Some(key) = object.name() {
+            if !is_name(key, list) {
+                object.value()?;
+                continue;
+            }
+            let before = edit(&mut object)?.map(|text| (text, object.at));
+            if edited.replace(before).is_some() {
+                return None;
+            }
+        }
+        object.end(b'}')?;
+        let whole = |(mut text, end): (Vec<u8>, usize)| {
+            text.extend_from_slice(&self.0[end..]);
+            text
+        };
+        edited.map(|edited| edited.map(whole))
     }
 
     /// Edits the items of a list; `None` if nothing changes, or this is no list.
@@ -251,24 +292,89 @@ impl<'a> Part<'a> {
 // === impl Inside ===
 
 impl<'a> Inside<'a> {
-    fn value(&mut self) -> Option<&'a [u8]> {
-        let mut start = skip_blank(self.text, self.at);
-        if self.text.get(start) == Some(&b',') {
-            start = skip_blank(self.text, start + 1);
-        }
-        let end = skip_value(self.text, start)?;
-        self.at = end;
-        self.text.get(start..end)
+    /// Enters the list or object that begins at `at` with `bracket`.
+    fn begin(text: &'a [u8], at: usize, bracket: u8) -> Option<Self> {
+        let at = skip_blank(text, at);
+        (text.get(at) == Some(&bracket)).then_some(Self { text, at: at + 1 })
     }
 
-    fn member(&mut self) -> Option<(&'a [u8], Json<'a>)> {
+    /// The position after `bracket`, which has to come next.
+    fn end(&self, bracket: u8) -> Option<usize> {
+        let at = skip_blank(self.text, self.at);
+        (self.text.get(at) == Some(&bracket)).then_some(at + 1)
+    }
+
+    /// Goes to the next value, past a comma.
+    fn next(&mut self) {
+        self.at = skip_blank(self.text, self.at);
+        if self.text.get(self.at) == Some(&b',') {
+            self.at = skip_blank(self.text, self.at + 1);
+        }
+    }
+
+    fn value(&mut self) -> Option<&'a [u8]> {
+        self.next();
+        let start = self.at;
+        self.at = skip_value(self.text, start)?;
+        self.text.get(start..self.at)
+    }
+
+    /// The name of the next member, whose value comes next.
+    fn name(&mut self) -> Option<&'a [u8]> {
         let name = self.value()?;
         let colon = skip_blank(self.text, self.at);
         if self.text.get(colon) != Some(&b':') {
             return None;
         }
         self.at = colon + 1;
-        Some((name, Json(self.value()?)))
+        Some(name)
+    }
+
+    fn member(&mut self) -> Option<(&'a [u8], Json<'a>)> {
+        Some((self.name()?, Json(self.value()?)))
+    }
+
+    /// Passes the list of objects that comes next. Returns the text up to its end without the items whose member `name` is
+    /// not to `keep`; inner `None` if that is all of them.
+    fn retain_objects(&mut self, name: &str, keep: &impl Fn(Option<Json<'a>>) -> bool) -> Option<Option<Vec<u8>>> {
+        let mut list = Self::begin(self.text, self.at, b'[')?;
+        let mut edited: Option<Vec<u8>> = None;
+        // End of the last item that is kept, and whether there is one.
+        let (mut kept_to, mut has_kept) = (list.at, false);
+        loop {
+            list.next();
+            if list.text.get(list.at) == Some(&b']') {
+                break;
+            }
+            let (start, mut member) = (list.at, None);
+            let mut item = Self::begin(list.text, start, b'{')?;
+            while let Some((key, value)) = item.member() {
+                if is_name(key, name) {
+                    member = Some(value);
+                }
+            }
+            list.at = item.end(b'}')?;
+            match (keep(member), &mut edited) {
+                (true, None) => kept_to = list.at,
+                (true, Some(text)) => {
+                    text.extend_from_slice(if has_kept { b"," } else { b"" });
+                    text.extend_from_slice(&self.text[start..list.at]);
+                }
+                (false, Some(_)) => continue,
+                (false, None) => {
+                    let mut text = Vec::with_capacity(self.text.len());
+                    text.extend_from_slice(&self.text[..kept_to]);
+                    edited = Some(text);
+                    continue;
+                }
+            }
+            has_kept = true;
+        }
+        self.at = list.at + 1;
+        if let Some(text) = &mut edited {
+            text.push(b']');
+        }
+        Some(edited)
     }
 }
 

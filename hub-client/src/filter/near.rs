@@ -15,6 +15,10 @@ use super::json::{Edit, Json, WrongType};
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Key of the node's name in the topology of a v1beta1 endpoint.
 const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Member of a slice with its endpoints.
+const ENDPOINTS: &str = "endpoints";
+/// Member with the node's name, of a v1 endpoint and of an address.
+const NODE_NAME: &str = "nodeName";
 /// Both lists of addresses in a subset of Endpoints.
 const ADDRESSES: [&str; 2] = ["addresses", "notReadyAddresses"];
 
@@ -69,7 +73,7 @@ impl Shape {
         };
         let has_addresses = |subset: Json<'_>| ADDRESSES.iter().any(|field| has(subset.member(field)));
         match self {
-            Shape::Slice | Shape::SliceBeta => !has(object.member("endpoints")),
+            Shape::Slice | Shape::SliceBeta => !has(object.member(ENDPOINTS)),
             Shape::Endpoints => match object.member("subsets").map(Json::items) {
                 None => true,
                 Some(Ok(mut subsets)) => !subsets.any(has_addresses),
@@ -87,18 +91,26 @@ impl Shape {
     /// A list has another type, so that endpoints may be hidden in it.
     pub(super) fn retain(self, object: Json<'_>, near: Near<'_>) -> Result<Option<Vec<u8>>, WrongType> {
         match self {
-            Shape::Slice | Shape::SliceBeta => {
-                let is_far = |endpoint: Json<'_>| !near.includes(self.node_of(endpoint));
-                Ok(without(object.member("endpoints"), is_far)?
-                    .and_then(|endpoints| object.with(&[("endpoints", &endpoints)])))
+            Shape::Slice => {
+                let is_near = |node: Option<Json<'_>>| near.includes(node.and_then(Json::text));
+                let retained = object.retain_items(ENDPOINTS, NODE_NAME, is_near);
+                retained.or_else(|WrongType| self.retain_each(object, near))
             }
+            Shape::SliceBeta => self.retain_each(object, near),
             Shape::Endpoints => retain_in_subsets(object, near),
         }
     }
 
+    /// As [`Self::retain`] for slices, value by value.
+    fn retain_each(self, object: Json<'_>, near: Near<'_>) -> Result<Option<Vec<u8>>, WrongType> {
+        let is_far = |endpoint: Json<'_>| !near.includes(self.node_of(endpoint));
+        let endpoints = without(object.member(ENDPOINTS), is_far)?;
+        Ok(endpoints.and_then(|endpoints| object.with(&[(ENDPOINTS, &endpoints)])))
+    }
+
     fn node_of(self, endpoint: Json<'_>) -> Option<Cow<'_, str>> {
         match self {
-            Shape::Slice | Shape::Endpoints => endpoint.member("nodeName"),
+            Shape::Slice | Shape::Endpoints => endpoint.member(NODE_NAME),
             Shape::SliceBeta => endpoint
                 .member("topology")
                 .and_then(|topology| topology.member(HOSTNAME)),

@@ -68,15 +68,16 @@ impl Iterator for Members<'_> {
 }
 
 /// The first place at or after `at` that is no whitespace.
-pub fn skip_blank(bytes: &[u8], at: usize) -> usize {
-    let rest = bytes.get(at..).unwrap_or_default();
-    at + rest
-        .iter()
-        .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
-        .count()
+#[inline]
+pub fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(b' ' | b'\t' | b'\r' | b'\n') = bytes.get(at) {
+        at += 1;
+    }
+    at
 }
 
 /// The end of the string that starts at `at`.
+#[inline]
 fn skip_string(bytes: &[u8], at: usize) -> Option<usize> {
     if bytes.get(at) != Some(&b'"') {
         return None;

@@ -51,6 +51,48 @@ fn edits_leave_the_notation_of_everything_else() {
     assert_eq!(Json(b"7").with(&[("z", b"1")]), None);
 }
 
+/// `text` without the items of `list` whose member `n` is not `want`, read in one pass; `None` if that is not possible.
+fn one_pass(text: &str, want: &str) -> Option<Option<String>> {
+    let is_kept = |member: Option<Json<'_>>| member.and_then(Json::text).as_deref() == Some(want);
+    let retained = Json(text.as_bytes()).retain_items("list", "n", is_kept);
+    let text = |text: Vec<u8>| String::from_utf8(text).unwrap();
+    retained.ok().map(|retained| retained.map(text))
+}
+
+#[test]
+fn items_of_a_list_are_read_in_one_pass_with_a_member() {
+    let text =
+        r#"{"a":[{"n":"x"}],"list":[{"n":"x","m":1.50},{"n":"y"},{"n":"y","\u006e":"x"},{},{"m":{"n":"x"}}],"z":{}}"#;
+    let want = r#"{"a":[{"n":"x"}],"list":[{"n":"x","m":1.50},{"n":"y","\u006e":"x"}],"z":{}}"#;
+    assert_eq!(one_pass(text, "x"), Some(Some(want.to_owned())));
+    assert_eq!(one_pass(r#"{"list": [ {"n" : "x"} , {"n":"x"} ] }"#, "x"), Some(None));
+    let spaced = r#"{"list": [ {"n" : "y"} , {"n":"x"} ] }"#;
+    assert_eq!(
+        one_pass(spaced, "x"),
+        Some(Some(r#"{"list": [{"n":"x"}] }"#.to_owned()))
+    );
+    assert_eq!(one_pass(r#"{"list":[]}"#, "x"), Some(None));
+    assert_eq!(
+        one_pass(r#"{"list":[{}]}"#, "x"),
+        Some(Some(r#"{"list":[]}"#.to_owned()))
+    );
+    let others = [
+        "{}",
+        "[]",
+        "",
+        r#"{"list":null}"#,
+        r#"{"list":{}}"#,
+        r#"{"list":[1]}"#,
+        r#"{"list":[{}],"list":[{}]}"#,
+        r#"{"list":[{}"#,
+        r#"{"list":[{}]"#,
+        r#"{"list":[{"n"]}"#,
+    ];
+    for text in others {
+        assert_eq!(one_pass(text, "x"), None, "{text}");
+    }
+}
+
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(json!(null)),
@@ -68,6 +110,21 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    /// One pass leaves what reading value by value does.
+    #[test]
+    fn one_pass_agrees_with_single_values(
+        list in prop::collection::vec(prop::collection::btree_map("[nm]", prop_oneof![Just(json!("x")), any_json()], 0..3), 0..6),
+        other in any_json(),
+    ) {
+        let object = json!({"a": other, "list": list, "z": other});
+        let text = object.to_string();
+        let is_far = |item: Json<'_>| item.member("n").and_then(Json::text).as_deref() != Some("x");
+        let items = Json(text.as_bytes()).member("list").unwrap();
+        let near = items.edit_items(|item| if is_far(item) { Edit::Remove } else { Edit::Keep });
+        let want = near.and_then(|near| Json(text.as_bytes()).with(&[("list", &near)]));
+        prop_assert_eq!(one_pass(&text, "x"), Some(want.map(|want| String::from_utf8(want).unwrap())));
+    }
+
     #[test]
     fn reading_and_editing_agree_with_the_tree(json in any_json(), is_pretty: bool, at in 0..4_usize) {
         let text = if is_pretty { serde_json::to_vec_pretty(&json) } else { serde_json::to_vec(&json) }.unwrap();
