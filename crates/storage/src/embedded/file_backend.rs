@@ -8,8 +8,10 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
@@ -67,26 +69,41 @@ pub(super) struct RedbBackend {
     pub(super) meter: Arc<Meter>,
 }
 
+/// Maximum wait for the lock of a file: a predecessor may still be ending, and a process that it just started has its
+/// files until it executes its program.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
+
 // === impl LockedFile ===
 
 impl LockedFile {
     /// Opens or creates `path`, readable by its owner only, and locks it. A new file's name survives a power loss.
     ///
     /// # Errors
-    /// Of the file system; [`io::ErrorKind::ResourceBusy`] when another process holds the lock.
+    /// Of the file system; [`io::ErrorKind::ResourceBusy`] when another process still holds the lock after two seconds.
     pub fn open(path: &Path) -> io::Result<Self> {
         let is_new = !path.exists();
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).mode(0o600).open(path)?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open"),
-            TryLockError::Error(error) => error,
-        })?;
+        lock(&file, LOCK_WAIT)?;
         if is_new && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             File::open(folder)?.sync_all()?;
         }
         Ok(Self { file })
     }
+}
+
+fn lock(file: &File, wait: Duration) -> io::Result<()> {
+    match file.try_lock() {
+        Ok(()) => return Ok(()),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let (done, locked) = mpsc::sync_channel(1);
+    let same = file.try_clone()?;
+    // The thread ends with the process that holds the lock, or with this one.
+    thread::Builder::new().spawn(move || done.send(same.lock()))?;
+    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open");
+    locked.recv_timeout(wait).unwrap_or_else(|_| Err(busy()))
 }
 
 impl FileBackend for LockedFile {
@@ -147,5 +164,31 @@ impl redb::StorageBackend for RedbBackend {
         self.meter.writes.fetch_add(1, Ordering::Relaxed);
         self.meter.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         self.medium.write_at(offset, data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    const MOMENT: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn file_of_a_process_that_is_ending_is_opened_after_its_end() {
+        let folder = TestDir::new();
+        let path = folder.path().join("file");
+        let predecessor = LockedFile::open(&path).unwrap();
+        let error = lock(&File::open(&path).unwrap(), MOMENT).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        let (result, results) = mpsc::sync_channel(1);
+        thread::scope(|scope| {
+            scope.spawn(|| result.send(LockedFile::open(&path).map(drop)));
+            let early = results.recv_timeout(MOMENT);
+            assert!(early.is_err(), "it waits: {early:?}");
+            drop(predecessor);
+            results.recv().unwrap().unwrap();
+        });
     }
 }
