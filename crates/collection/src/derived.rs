@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Collection, Limits, Recovered};
+use super::{Collection, Recovered};
 
 mod project;
 
@@ -69,13 +69,6 @@ impl Collection {
             .into_iter()
             .for_each(|object| collection.withhold(object.with_resource_version(at)));
         collection
-    }
-
-    /// The same collection with other limits of its history.
-    #[must_use]
-    pub fn limited(mut self, limits: Limits) -> Self {
-        self.limits = limits;
-        self
     }
 
     /// Changes objects because an input of the view changed: `None` hides one. Every object gets the present position as

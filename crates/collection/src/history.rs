@@ -3,13 +3,16 @@
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, TOMBSTONES_MAX, ahead_of};
+use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, SELECTION_LOG_TIMES, TOMBSTONES_MAX, ahead_of};
 
 /// Limits of the history that a collection remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Minimum byte budget of the log and of the tombstones, however small the collection is.
     pub bytes_min: usize,
+    /// The log of a small collection has at most this many times the bytes of its objects, and
+    /// [`LOG_BYTES_MIN`](super::LOG_BYTES_MIN). `None` leaves it at `bytes_min`.
+    pub log_times: Option<usize>,
     /// Maximum number of tombstones, ranges included.
     pub tombstones: usize,
     /// Maximum number of gaps.
@@ -56,8 +59,21 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             bytes_min: HISTORY_BYTES_MIN,
+            log_times: None,
             tombstones: TOMBSTONES_MAX,
             gaps: GAPS_MAX,
+        }
+    }
+}
+
+impl Limits {
+    /// The limits of a cached selection: a hub holds hundreds of them, most with few objects. A reader that the log does
+    /// not reach receives the last state of each object, which is less than a longer log has.
+    #[must_use]
+    pub fn of_a_selection() -> Self {
+        Self {
+            log_times: Some(SELECTION_LOG_TIMES),
+            ..Self::default()
         }
     }
 }
@@ -70,7 +86,20 @@ impl Gap {
     }
 }
 
+// === impl Collection ===
+
 impl Collection {
+    /// Limits of its history.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Changes the limits of its history, from the next change on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     /// Stretches that lists jumped over, oldest first.
     #[must_use]
     pub fn gaps(&self) -> &[Gap] {

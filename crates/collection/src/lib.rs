@@ -59,6 +59,11 @@ pub const HISTORY_BYTES_MIN: usize = 1 << 20;
 /// The byte budget of the log, and of the tombstones, is 1/n of the collection's own size, but at least
 /// [`HISTORY_BYTES_MIN`].
 pub const HISTORY_SHARE: usize = 10;
+/// The log of a small selection has at most this many times the bytes of its objects: each change counts the object
+/// before it and after it ([`Limits::of_a_selection`]).
+pub const SELECTION_LOG_TIMES: usize = 4;
+/// Minimum byte budget of a selection's log, whatever its objects are.
+pub const LOG_BYTES_MIN: usize = 4 << 10;
 /// Maximum number of tombstones; the oldest is dropped first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
 /// Maximum number of gaps; the oldest is dropped first and raises the floor.
@@ -240,13 +245,21 @@ impl Collection {
         self.limits.bytes_min.max(self.object_bytes / HISTORY_SHARE)
     }
 
+    fn log_budget(&self) -> usize {
+        let most = self
+            .limits
+            .log_times
+            .map(|times| times.saturating_mul(self.object_bytes).saturating_add(LOG_BYTES_MIN));
+        self.history_budget().min(most.unwrap_or(usize::MAX))
+    }
+
     fn push(&mut self, step: Step) {
         if let Step::Change(change) | Step::Unwatched(change) = &step {
             self.changed_keys.add(change.object.key().as_str());
         }
         self.log_bytes += step.size();
         self.log.push_back(step);
-        let budget = self.history_budget();
+        let budget = self.log_budget();
         while self.log_bytes > budget {
             let Some(step) = self.log.pop_front() else { break };
             self.log_bytes -= step.size();

@@ -19,14 +19,14 @@ pub struct Reader {
     position: ResourceVersion,
     /// Next log entry while the reader keeps up; `None` while it catches up by RV (or waits for `C` to reach it).
     seq: Option<u64>,
-    /// Start of the current catch-up: objects created later are ADDED, older ones MODIFIED.
+    /// Start of the current catch-up, never inside of a step: objects created later are ADDED, older ones MODIFIED.
     resumed_at: ResourceVersion,
     /// Range tombstones up to this list RV were already delivered in this catch-up.
     ranges_to: ResourceVersion,
     /// Set when [`Delivery::DiffBegin`] was delivered and its end was not; [`NO_STEP`] outside of a step.
     step_from: ResourceVersion,
-    /// `C` when the current catch-up began: it delivered nothing of objects deleted by then. [`NO_STEP`] before its
-    /// first read.
+    /// `C` when the current catch-up began: it delivered nothing of objects deleted by then. The start of the step if
+    /// the log delivered a part of one. [`NO_STEP`] before the catch-up's first read.
     began_at: ResourceVersion,
     /// Omits deletions of objects that the client cannot know.
     is_client: bool,
@@ -103,6 +103,14 @@ impl Reader {
     pub fn for_client(mut self) -> Self {
         self.is_client = true;
         self
+    }
+
+    /// Its position, or the one before the step that it has received a part of.
+    fn at_rest(&self) -> ResourceVersion {
+        match self.step_from {
+            NO_STEP => self.position,
+            from => from,
+        }
     }
 }
 
@@ -204,7 +212,7 @@ impl Collection {
         if reader.seq.is_some_and(|seq| seq < self.first_seq) {
             reader.seq = None;
             reader.began_at = NO_STEP;
-            reader.resumed_at = reader.position;
+            reader.resumed_at = reader.at_rest();
             reader.ranges_to = ResourceVersion::ZERO;
         }
         match reader.seq {
@@ -215,10 +223,13 @@ impl Collection {
     }
 
     pub(super) fn check(&self, reader: &Reader) -> Result<(), Expired> {
-        let catching_up = reader.seq.is_none_or(|seq| seq < self.first_seq);
-        // Only needed by a reader that catches up: the log contains the history of the others.
-        let is_lost = || reader.position < self.floor || self.is_in_gap(reader.resumed_at);
-        if reader.generation != self.generation || (catching_up && is_lost()) {
+        // `None` for a reader that keeps up: the log contains its history.
+        let resumed_at = match reader.seq {
+            None => Some(reader.resumed_at),
+            Some(seq) => (seq < self.first_seq).then(|| reader.at_rest()),
+        };
+        let is_lost = |resumed_at| reader.position < self.floor || self.is_in_gap(resumed_at);
+        if reader.generation != self.generation || resumed_at.is_some_and(is_lost) {
             return Err(self.expired(reader));
         }
         Ok(())
@@ -275,11 +286,7 @@ impl Collection {
         let Step::Change(change) = step else { return false };
         let came_and_went = change.kind == ChangeKind::Deleted && change.previous.is_none();
         // Within a step it has received nothing of this object, even if it has received other objects.
-        let knows = match reader.step_from {
-            NO_STEP => reader.position,
-            from => from,
-        };
-        let may_know = || self.may_be_known(change.resource_version(), change.object.key(), knows);
+        let may_know = || self.may_be_known(change.resource_version(), change.object.key(), reader.at_rest());
         reader.is_client && came_and_went && !may_know()
     }
 
@@ -293,7 +300,12 @@ impl Collection {
         let knows = (reader.resumed_at, reader.position);
         let from = self.first_due(reader);
         if reader.began_at == NO_STEP {
-            reader.began_at = self.position;
+            let is_within_step = reader.resumed_at < reader.position;
+            reader.began_at = if is_within_step {
+                reader.resumed_at
+            } else {
+                self.position
+            };
         }
         let mut live = self.by_rv.range((from, ObjectKey::parse(""))..).peekable();
         let mut gone = self.gone_from(from).peekable();

@@ -452,8 +452,10 @@ fn limits() -> impl Strategy<Value = Limits> {
     let few = (300..3_000_usize, 1..6_usize, 1..4_usize);
     prop_oneof![
         Just(Limits::default()),
+        Just(Limits::of_a_selection()),
         few.prop_map(|(bytes_min, tombstones, gaps)| Limits {
             bytes_min,
+            log_times: None,
             tombstones,
             gaps
         })

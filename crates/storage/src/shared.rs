@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
-use yurt_collection::{ChangedKeys, Collection, KEY_GROUPS, KeyRange};
+use yurt_collection::{ChangedKeys, Collection, KEY_GROUPS, KeyRange, Limits};
 
 /// A [`Collection`] that wakes its readers after every change.
 ///
@@ -204,6 +204,11 @@ impl SharedCollection {
     /// Changes book-keeping that no reader can see (dirty records), without waking readers.
     pub(crate) fn update_quietly<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
         change(&mut self.inner.write())
+    }
+
+    /// Changes the limits of the history ([`Collection::set_limits`]).
+    pub fn set_limits(&self, limits: Limits) {
+        self.update_quietly(|collection| collection.set_limits(limits));
     }
 
     /// A handle that resolves after every change; the value is only a counter.

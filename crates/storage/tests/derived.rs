@@ -148,7 +148,8 @@ impl Hub {
         let keys = state.objects.iter().map(|object| object.key().clone()).collect();
         let view = SharedCollection::view_of(&source);
         view.update(|held| {
-            *held = Collection::derived(state, shown_to, hidden).limited(limits);
+            *held = Collection::derived(state, shown_to, hidden);
+            held.set_limits(limits);
             if is_another {
                 held.restamp(keys);
             }

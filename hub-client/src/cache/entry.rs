@@ -8,6 +8,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use yurt_collection::Limits;
 use yurt_storage::Replica;
 
 use super::key::Key;
@@ -69,6 +70,7 @@ enum CredentialResult {
 
 impl Entry {
     pub(super) fn new(key: Key, replica: Arc<Replica>, is_of_node: bool) -> Self {
+        replica.collection().set_limits(Limits::of_a_selection());
         Self {
             key,
             replica,

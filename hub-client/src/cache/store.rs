@@ -376,7 +376,8 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
-    use yurt_apimachinery::ResourceVersion;
+    use yurt_apimachinery::watch::EventType;
+    use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::Clock;
     use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
@@ -442,6 +443,23 @@ mod tests {
     }
 
     const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+
+    #[tokio::test(start_paused = true)]
+    async fn selection_remembers_few_changes_of_few_objects() {
+        let held = Held::new();
+        let entry = held.complete(MAPS).await;
+        let collection = entry.replica().collection();
+        for rv in 11..500 {
+            let map = format!(
+                r#"{{"metadata":{{"namespace":"shop","name":"a","resourceVersion":"{rv}"}},"data":{{"a":"{}"}}}}"#,
+                "x".repeat(1_000)
+            );
+            let map = Object::parse(map.into(), collection.kind()).unwrap();
+            collection.update(|held| held.apply(EventType::Modified, map));
+        }
+        let size = collection.read(Collection::size);
+        assert!((4_000..20_000).contains(&size), "{size} bytes");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn selection_without_readers_is_dropped_after_an_hour() {

@@ -18,6 +18,8 @@ const SELECTIONS: usize = 50;
 const WATCHES: usize = 10;
 /// Objects of each selection.
 const OBJECTS: usize = 4;
+/// Changes of each selection's objects that fill its history.
+const FILLING: usize = 10;
 /// Cuts until everything has its size, and cuts that are judged, of the short run.
 const CUTS: (usize, usize) = (4, 12);
 /// Growth that the long run permits, percent.
@@ -202,6 +204,10 @@ async fn hub_does_not_grow_over_thousands_of_flaps() {
             state().await.filter(is_settled)
         })
         .await;
+        if part == 0 {
+            // A selection's history has a multiple of its objects: it is full before anything is judged.
+            (0..10 * FILLING).for_each(|round| change(&cloud, round));
+        }
         let (files, bytes) = disk_bytes(&folder.path().join("cache"));
         let sample = [
             process.kib("VmRSS"),

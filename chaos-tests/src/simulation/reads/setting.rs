@@ -10,6 +10,7 @@ pub(super) const MESSAGE_MAX: usize = 1 << 20;
 /// Limits that are reached within some ten acts.
 const FEW: Limits = Limits {
     bytes_min: 6_000,
+    log_times: None,
     tombstones: 6,
     gaps: 4,
 };
@@ -209,9 +210,11 @@ pub const MUTATIONS: [Mutation; 20] = [
 impl Setting {
     /// Bounds on the history that hubs keep: small if clients may have to list again, so that the limits are reached.
     pub(super) fn limits(&self) -> Limits {
-        match self.lists {
-            true => FEW,
-            false => Limits::default(),
+        match (self.lists, self.message) {
+            (true, _) => FEW,
+            // A step that readers receive instead of the log's changes fits into one message.
+            (false, MESSAGE_MAX) => Limits::of_a_selection(),
+            (false, _) => Limits::default(),
         }
     }
 }

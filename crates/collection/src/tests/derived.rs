@@ -74,10 +74,12 @@ fn reader_that_fell_behind_at_the_position_of_a_revision_receives_it() {
 fn hidden_objects_outlive_the_limits_of_tombstones() {
     let limits = Limits {
         bytes_min: 1,
+        log_times: None,
         tombstones: 0,
         gaps: 1,
     };
-    let mut view = view().limited(limits);
+    let mut view = view();
+    view.set_limits(limits);
     view.revise(vec![(key("a"), None), (key("b"), None)]);
     assert_eq!(view.resumption(rv(9)), Ok(Resumption::Everything));
     let (_, gone) = view.correction(rv(9)).expect("nothing is forgotten");

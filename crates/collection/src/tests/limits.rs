@@ -4,6 +4,7 @@ use super::*;
 
 const FEW: Limits = Limits {
     bytes_min: HISTORY_BYTES_MIN,
+    log_times: None,
     tombstones: 3,
     gaps: 2,
 };
@@ -92,6 +93,90 @@ fn reader_at_a_difference_that_left_the_log_is_told_its_deletions() {
         }
         assert!(held.log_from > rv(20), "the difference has left the log");
     }
+}
+
+/// The position of a reader that fell behind by one change more than the log of a selection has, and the last one within it.
+#[test]
+fn log_of_a_selection_is_a_multiple_of_its_objects() {
+    let mut held = Collection::with_limits(false, Limits::of_a_selection());
+    held.restart(0, vec![service("a", 1, 5), service("b", 1, 6)], rv(10));
+    let budget = |held: &Collection| SELECTION_LOG_TIMES * held.object_bytes() + LOG_BYTES_MIN;
+    for at in 11..200 {
+        held.apply(EventType::Modified, service("a", 1, at));
+        assert!(held.log_bytes <= budget(&held), "{} bytes at {at}", held.log_bytes);
+    }
+    assert!(held.log_bytes > budget(&held) * 3 / 4, "{} bytes", held.log_bytes);
+    let told = |position: u64| {
+        let mut reader = held.open(rv(position)).expect("within history");
+        held.read(&mut reader, usize::MAX).expect("within history")
+    };
+    let within = told(held.log_from.0);
+    assert!(
+        within.iter().all(|delivery| matches!(delivery, Delivery::Exact(_))),
+        "{within:?}"
+    );
+    assert_eq!(within.len() as u64, 199 - held.log_from.0, "every change");
+    let behind = told(held.log_from.0 - 1);
+    let [_, Delivery::Current { object, .. }, Delivery::DiffEnd { .. }] = &behind[..] else {
+        panic!("more than the last state: {behind:?}");
+    };
+    assert_eq!((object.name(), object.resource_version()), ("a", rv(199)));
+}
+
+/// A client has received the first part of a list's difference when the log forgets the rest of it.
+#[test]
+fn reader_within_a_difference_that_leaves_the_log_receives_the_rest() {
+    let limits = Limits {
+        bytes_min: 6_000,
+        ..Limits::default()
+    };
+    let mut held = Collection::with_limits(false, limits);
+    let names = ["a", "b", "c", "d"];
+    held.restart(0, names.map(|name| service(name, 1, 5)).to_vec(), rv(10));
+    let mut reader = held.follow().for_client();
+    let mut later: Vec<_> = (12..).zip(names).map(|(at, name)| service(name, 1, at)).collect();
+    later.insert(0, service("new", 1, 11));
+    held.replace(later, rv(20)).expect("a later list");
+    let first = held.read(&mut reader, 3).expect("the log has it");
+    assert!(
+        first.iter().any(|delivery| matches!(delivery, Delivery::Exact(_))),
+        "{first:?}"
+    );
+    assert_eq!(reader.position(), rv(12), "new and a were delivered: {first:?}");
+    held.apply(EventType::Deleted, service("new", 1, 21));
+    for at in 22..60 {
+        held.apply(EventType::Modified, service("b", 1, at));
+    }
+    assert!(held.log_from > rv(20), "the difference has left the log");
+    let mut rest = Vec::new();
+    while reader.position() < held.position() {
+        let next = held.read(&mut reader, 1);
+        rest.extend(next.expect("the client was at 10 before the difference"));
+    }
+    let told: Vec<_> = rest
+        .iter()
+        .filter_map(|delivery| match delivery {
+            Delivery::Gone(object) => Some(format!("-{}", object.name())),
+            Delivery::Current { object, .. } => Some(object.name().to_owned()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, ["c", "d", "-new", "b"]);
+    assert!(
+        matches!(rest.last(), Some(Delivery::DiffEnd { jumped: true, .. })),
+        "{rest:?}"
+    );
+    assert!(held.read(&mut reader, 10).expect("up to date").is_empty());
+}
+
+#[test]
+fn log_of_own_objects_has_a_minimum_however_few_they_are() {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("a", 1, 5)], rv(10));
+    for at in 11..200 {
+        held.apply(EventType::Modified, service("a", 1, at));
+    }
+    assert_eq!(held.log_from, rv(10), "nothing is forgotten");
 }
 
 #[test]

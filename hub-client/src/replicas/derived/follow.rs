@@ -119,8 +119,10 @@ impl Follow {
         state.objects = shown;
         state.tombstones = state.tombstones.iter().map(|object| self.outline(object)).collect();
         state.ranges = state.ranges.into_iter().map(|range| self.outline_of(range)).collect();
+        let limits = self.source.read(Collection::limits);
         self.view.collection.update(|held| {
             *held = Collection::derived(state, shown_to, hidden);
+            held.set_limits(limits);
             if is_another {
                 held.restamp(self.uncertain(held, replaced.clone()));
             }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use futures_util::FutureExt as _;
 use yurt_apimachinery::Object;
+use yurt_collection::Limits;
 use yurt_runtime::Clock;
 use yurt_storage::OnlyWriter as _;
 use yurt_test_support::TestDir;
@@ -125,6 +126,15 @@ async fn long_objects_of_a_view_are_held_deflated() {
     assert!(!is_packed());
     tokio::time::sleep(Duration::from_secs(700)).await;
     assert!(is_packed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn view_remembers_as_many_changes_as_its_source() {
+    let world = World::new();
+    let limits = Limits::of_a_selection();
+    world.replica.collection().set_limits(limits);
+    let view = world.view(0).await.unwrap();
+    assert_eq!(view.collection().read(Collection::limits), limits);
 }
 
 #[tokio::test(start_paused = true)]
