@@ -22,6 +22,8 @@ const OBJECTS: usize = 4;
 const FILLING: usize = 10;
 /// Cuts until everything has its size, and cuts that are judged, of the short run.
 const CUTS: (usize, usize) = (4, 12);
+/// Time in which the hub frees what it no longer uses.
+const REST: Duration = Duration::from_secs(40);
 /// Growth that the long run permits, percent.
 const GROWTH_MAX: f64 = 1.0;
 
@@ -208,6 +210,8 @@ async fn hub_does_not_grow_over_thousands_of_flaps() {
             // A selection's history has a multiple of its objects: it is full before anything is judged.
             (0..10 * FILLING).for_each(|round| change(&cloud, round));
         }
+        // Cached encodings end with their use, and freed memory returns to the kernel.
+        tokio::time::sleep(REST).await;
         let (files, bytes) = disk_bytes(&folder.path().join("cache"));
         let sample = [
             process.kib("VmRSS"),
