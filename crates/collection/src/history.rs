@@ -3,16 +3,16 @@
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, SELECTION_LOG_TIMES, TOMBSTONES_MAX, ahead_of};
+use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, SELECTION_HISTORY_TIMES, TOMBSTONES_MAX, ahead_of};
 
 /// Limits of the history that a collection remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Minimum byte budget of the log and of the tombstones, however small the collection is.
     pub bytes_min: usize,
-    /// The log of a small collection has at most this many times the bytes of its objects, and
-    /// [`LOG_BYTES_MIN`](super::LOG_BYTES_MIN). `None` leaves it at `bytes_min`.
-    pub log_times: Option<usize>,
+    /// In a small collection the log, and the tombstones, have at most this many times the bytes of its objects, and
+    /// [`SELECTION_HISTORY_MIN`](super::SELECTION_HISTORY_MIN). `None` leaves them at `bytes_min`.
+    pub times: Option<usize>,
     /// Maximum number of tombstones, ranges included.
     pub tombstones: usize,
     /// Maximum number of gaps.
@@ -59,7 +59,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             bytes_min: HISTORY_BYTES_MIN,
-            log_times: None,
+            times: None,
             tombstones: TOMBSTONES_MAX,
             gaps: GAPS_MAX,
         }
@@ -68,11 +68,12 @@ impl Default for Limits {
 
 impl Limits {
     /// The limits of a cached selection: a hub holds hundreds of them, most with few objects. A reader that the log does
-    /// not reach receives the last state of each object, which is less than a longer log has.
+    /// not reach receives the last state of each object, which is less than a longer log has. One that the tombstones do
+    /// not reach lists a few objects.
     #[must_use]
     pub fn of_a_selection() -> Self {
         Self {
-            log_times: Some(SELECTION_LOG_TIMES),
+            times: Some(SELECTION_HISTORY_TIMES),
             ..Self::default()
         }
     }
@@ -231,6 +232,9 @@ impl Collection {
     /// past it.
     fn count_burial(&mut self, object: &Object) {
         self.tombstone_bytes += object.size();
+        self.recent_bytes = self
+            .object_bytes
+            .max(self.recent_bytes.saturating_sub(object.size() / 2));
         let (bytes, count) = (self.history_budget() / 4, self.limits.tombstones / 4);
         self.changed_keys.add_deletion(object.size(), bytes, count);
     }

@@ -59,11 +59,11 @@ pub const HISTORY_BYTES_MIN: usize = 1 << 20;
 /// The byte budget of the log, and of the tombstones, is 1/n of the collection's own size, but at least
 /// [`HISTORY_BYTES_MIN`].
 pub const HISTORY_SHARE: usize = 10;
-/// The log of a small selection has at most this many times the bytes of its objects: each change counts the object
-/// before it and after it ([`Limits::of_a_selection`]).
-pub const SELECTION_LOG_TIMES: usize = 4;
-/// Minimum byte budget of a selection's log, whatever its objects are.
-pub const LOG_BYTES_MIN: usize = 4 << 10;
+/// The log of a small selection, and its tombstones, have at most this many times the bytes of its objects: each change
+/// counts the object before it and after it ([`Limits::of_a_selection`]).
+pub const SELECTION_HISTORY_TIMES: usize = 4;
+/// Minimum byte budget of a selection's log, and of its tombstones, whatever its objects are.
+pub const SELECTION_HISTORY_MIN: usize = 8 << 10;
 /// Maximum number of tombstones; the oldest is dropped first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
 /// Maximum number of gaps; the oldest is dropped first and raises the floor.
@@ -98,6 +98,9 @@ pub struct Collection {
     gap_to: ResourceVersion,
     log_bytes: usize,
     object_bytes: usize,
+    /// At least `object_bytes`. A deletion takes half of its object's bytes from it: where all objects are deleted, their
+    /// history still fits into the budget.
+    recent_bytes: usize,
     tombstone_bytes: usize,
     /// Everything up to here has been applied.
     position: ResourceVersion,
@@ -148,6 +151,7 @@ impl Collection {
             gap_to: ResourceVersion::ZERO,
             log_bytes: 0,
             object_bytes: 0,
+            recent_bytes: 0,
             tombstone_bytes: 0,
             position: ResourceVersion::ZERO,
             floor: ResourceVersion::ZERO,
@@ -242,15 +246,13 @@ impl Collection {
     }
 
     fn history_budget(&self) -> usize {
-        self.limits.bytes_min.max(self.object_bytes / HISTORY_SHARE)
-    }
-
-    fn log_budget(&self) -> usize {
+        let budget = self.limits.bytes_min.max(self.object_bytes / HISTORY_SHARE);
+        let times = |times: usize| times.saturating_mul(self.recent_bytes);
         let most = self
             .limits
-            .log_times
-            .map(|times| times.saturating_mul(self.object_bytes).saturating_add(LOG_BYTES_MIN));
-        self.history_budget().min(most.unwrap_or(usize::MAX))
+            .times
+            .map(|n| times(n).saturating_add(SELECTION_HISTORY_MIN));
+        budget.min(most.unwrap_or(usize::MAX))
     }
 
     fn push(&mut self, step: Step) {
@@ -259,7 +261,7 @@ impl Collection {
         }
         self.log_bytes += step.size();
         self.log.push_back(step);
-        let budget = self.log_budget();
+        let budget = self.history_budget();
         while self.log_bytes > budget {
             let Some(step) = self.log.pop_front() else { break };
             self.log_bytes -= step.size();

@@ -455,7 +455,7 @@ fn limits() -> impl Strategy<Value = Limits> {
         Just(Limits::of_a_selection()),
         few.prop_map(|(bytes_min, tombstones, gaps)| Limits {
             bytes_min,
-            log_times: None,
+            times: None,
             tombstones,
             gaps
         })

@@ -337,7 +337,8 @@ impl Collection {
         self.previous.clear();
         self.clear_mark();
         self.log.clear();
-        (self.log_bytes, self.object_bytes, self.tombstone_bytes) = (0, 0, 0);
+        (self.log_bytes, self.tombstone_bytes) = (0, 0);
+        (self.object_bytes, self.recent_bytes) = (0, 0);
     }
 
     fn insert_live(&mut self, object: Object, created: ResourceVersion) -> Option<Live> {
@@ -350,6 +351,7 @@ impl Collection {
                 .remove(&(live.object.resource_version(), live.object.key().clone()));
             encoding_cache::release(&live.object);
         }
+        self.recent_bytes = self.recent_bytes.max(self.object_bytes);
         previous
     }
 

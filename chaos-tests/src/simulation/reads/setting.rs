@@ -10,7 +10,7 @@ pub(super) const MESSAGE_MAX: usize = 1 << 20;
 /// Limits that are reached within some ten acts.
 const FEW: Limits = Limits {
     bytes_min: 6_000,
-    log_times: None,
+    times: None,
     tombstones: 6,
     gaps: 4,
 };

@@ -74,7 +74,7 @@ fn reader_that_fell_behind_at_the_position_of_a_revision_receives_it() {
 fn hidden_objects_outlive_the_limits_of_tombstones() {
     let limits = Limits {
         bytes_min: 1,
-        log_times: None,
+        times: None,
         tombstones: 0,
         gaps: 1,
     };

@@ -4,7 +4,7 @@ use super::*;
 
 const FEW: Limits = Limits {
     bytes_min: HISTORY_BYTES_MIN,
-    log_times: None,
+    times: None,
     tombstones: 3,
     gaps: 2,
 };
@@ -99,8 +99,10 @@ fn reader_at_a_difference_that_left_the_log_is_told_its_deletions() {
 #[test]
 fn log_of_a_selection_is_a_multiple_of_its_objects() {
     let mut held = Collection::with_limits(false, Limits::of_a_selection());
-    held.restart(0, vec![service("a", 1, 5), service("b", 1, 6)], rv(10));
-    let budget = |held: &Collection| SELECTION_LOG_TIMES * held.object_bytes() + LOG_BYTES_MIN;
+    let others = (0..20).map(|n| service(&format!("s{n}"), 1, 5));
+    held.restart(0, others.chain([service("a", 1, 5)]).collect(), rv(10));
+    // The number of digits of an RV changes the size of an object.
+    let budget = |held: &Collection| SELECTION_HISTORY_TIMES * (held.object_bytes() + 8) + SELECTION_HISTORY_MIN;
     for at in 11..200 {
         held.apply(EventType::Modified, service("a", 1, at));
         assert!(held.log_bytes <= budget(&held), "{} bytes at {at}", held.log_bytes);
@@ -121,6 +123,57 @@ fn log_of_a_selection_is_a_multiple_of_its_objects() {
         panic!("more than the last state: {behind:?}");
     };
     assert_eq!((object.name(), object.resource_version()), ("a", rv(199)));
+}
+
+#[test]
+fn selection_remembers_few_deletions_of_few_objects() {
+    let mut held = Collection::with_limits(false, Limits::of_a_selection());
+    held.restart(0, vec![service("a", 1, 5)], rv(10));
+    for at in (11..400).step_by(2) {
+        held.apply(EventType::Deleted, service("a", at, at));
+        held.apply(EventType::Added, service("a", at + 1, at + 1));
+    }
+    let size = service("a", 1, 500).size();
+    assert!(
+        held.tombstone_bytes < SELECTION_HISTORY_MIN + 5 * size,
+        "{}",
+        held.tombstone_bytes
+    );
+    assert!(
+        held.tombstone_bytes > SELECTION_HISTORY_MIN / 2,
+        "{}",
+        held.tombstone_bytes
+    );
+    let last = held.position().0;
+    let again = restarted(&held, Limits::of_a_selection());
+    assert_eq!(gone(&again, last - 2), names(&["a"]));
+}
+
+/// Of all objects at once, before a reader has received the first deletion, or after a restart.
+#[test]
+fn deletion_of_a_whole_selection_expires_no_reader() {
+    let mut held = Collection::with_limits(false, Limits::of_a_selection());
+    let all: Vec<String> = (0..500).map(|n| format!("s{n:03}")).collect();
+    let list = all.iter().map(|name| service(name, 1, 5)).collect();
+    held.restart(0, list, rv(10));
+    assert!(held.object_bytes > 10 * SELECTION_HISTORY_MIN);
+    for (at, name) in (11..).zip(&all) {
+        held.apply(EventType::Deleted, service(name, 1, at));
+    }
+    let all = Some(all);
+    assert_eq!(gone(&held, 10), all);
+    assert_eq!(gone(&restarted(&held, Limits::default()), 10), all);
+    // Later ones count as those of a selection with few objects.
+    for at in (1_000..3_000).step_by(2) {
+        held.apply(EventType::Added, service("a", at, at));
+        held.apply(EventType::Deleted, service("a", at, at + 1));
+    }
+    assert!(
+        held.tombstone_bytes < 2 * SELECTION_HISTORY_MIN,
+        "{}",
+        held.tombstone_bytes
+    );
+    assert!(held.log_bytes < 2 * SELECTION_HISTORY_MIN, "{}", held.log_bytes);
 }
 
 /// A client has received the first part of a list's difference when the log forgets the rest of it.
