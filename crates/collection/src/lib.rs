@@ -59,11 +59,11 @@ pub const HISTORY_BYTES_MIN: usize = 1 << 20;
 /// The byte budget of the log, and of the tombstones, is 1/n of the collection's own size, but at least
 /// [`HISTORY_BYTES_MIN`].
 pub const HISTORY_SHARE: usize = 10;
-/// The log of a small selection, and its tombstones, have at most this many times the bytes of its objects: each change
-/// counts the object before it and after it ([`Limits::of_a_selection`]).
-pub const SELECTION_HISTORY_TIMES: usize = 4;
+/// The log of a small selection, and its tombstones, have at most this many times the bytes of its objects
+/// ([`Limits::of_a_selection`]). One would not do for the tombstones of all objects, as a deletion takes from it.
+pub const SELECTION_HISTORY_TIMES: usize = 2;
 /// Minimum byte budget of a selection's log, and of its tombstones, whatever its objects are.
-pub const SELECTION_HISTORY_MIN: usize = 8 << 10;
+pub const SELECTION_HISTORY_MIN: usize = 4 << 10;
 /// Maximum number of tombstones; the oldest is dropped first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
 /// Maximum number of gaps; the oldest is dropped first and raises the floor.

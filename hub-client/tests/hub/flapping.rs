@@ -87,6 +87,17 @@ fn is_settled(state: &Value) -> bool {
     live >= SELECTIONS && state["cloudReachable"] == true
 }
 
+/// True if each selection has the cloud's last object.
+fn has_all(state: &Value, cloud: &Cloud) -> bool {
+    let last = (OBJECTS - 1).to_string();
+    (0..SELECTIONS).all(|selection| {
+        let object = cloud.get("configmaps", Some(&format!("n{selection}")), &last);
+        let object = object.expect("it was made");
+        let number = |value: &Value| value.as_str().and_then(|text| text.parse::<u64>().ok());
+        number(&state["cache"]["selections"][path(selection)]["rv"]) >= number(&object["metadata"]["resourceVersion"])
+    })
+}
+
 fn disk_bytes(folder: &Path) -> (usize, u64) {
     let (mut files, mut bytes) = (0, 0);
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -141,6 +152,18 @@ impl Drop for Process {
 }
 
 impl Process {
+    fn start(cloud: &Cloud, folder: &TestDir, admin: u16, proxy: u16) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_yurthub"));
+        command.args(flags_of(cloud, folder, NODE, &cloud.url())).args([
+            format!("--node-identity-uids={}", own_uid()),
+            format!("--serve-port={admin}"),
+            format!("--proxy-port={proxy}"),
+            format!("--proxy-secure-port={}", free_port()),
+        ]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().expect("it starts"))
+    }
+
     fn kib(&self, name: &str) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("it runs");
         let line = status
@@ -170,21 +193,8 @@ async fn hub_does_not_grow_over_thousands_of_flaps() {
     let mut cloud = Cloud::start().await;
     (0..10).for_each(|round| change(&cloud, round));
     let folder = TestDir::new();
-    let (admin, proxy, secure) = (free_port(), free_port(), free_port());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_yurthub"));
-    command.args(flags_of(&cloud, &folder, NODE, &cloud.url())).args([
-        format!("--node-identity-uids={}", own_uid()),
-        format!("--serve-port={admin}"),
-        format!("--proxy-port={proxy}"),
-        format!("--proxy-secure-port={secure}"),
-    ]);
-    let process = Process(
-        command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts"),
-    );
+    let (admin, proxy) = (free_port(), free_port());
+    let process = Process::start(&cloud, &folder, admin, proxy);
     let client = |port: u16| Client::new(&format!("http://127.0.0.1:{port}"), None, "kubelet/v1.36.0", None);
     let (operator, kubelet) = (client(admin), client(proxy));
     let state = async || {
@@ -208,7 +218,13 @@ async fn hub_does_not_grow_over_thousands_of_flaps() {
         .await;
         if part == 0 {
             // A selection's history has a multiple of its objects: it is full before anything is judged.
-            (0..10 * FILLING).for_each(|round| change(&cloud, round));
+            for round in 0..FILLING {
+                (10 * round..10 * round + 10).for_each(|round| change(&cloud, round));
+                eventually("every change must arrive", async || {
+                    state().await.filter(|state| has_all(state, &cloud))
+                })
+                .await;
+            }
         }
         // Cached encodings end with their use, and freed memory returns to the kernel.
         tokio::time::sleep(REST).await;

@@ -210,11 +210,9 @@ pub const MUTATIONS: [Mutation; 20] = [
 impl Setting {
     /// Bounds on the history that hubs keep: small if clients may have to list again, so that the limits are reached.
     pub(super) fn limits(&self) -> Limits {
-        match (self.lists, self.message) {
-            (true, _) => FEW,
-            // A step that readers receive instead of the log's changes fits into one message.
-            (false, MESSAGE_MAX) => Limits::of_a_selection(),
-            (false, _) => Limits::default(),
+        match self.lists {
+            true => FEW,
+            false => Limits::default(),
         }
     }
 }
