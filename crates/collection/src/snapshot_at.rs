@@ -85,7 +85,7 @@ impl Collection {
         keys: &'a KeyRange,
         from: &str,
     ) -> Result<SnapshotAt<'a>, Expired> {
-        let Some(seq) = self.seq_after(rv).filter(|_| rv >= self.gap_to) else {
+        let Some(seq) = self.seq_of_state(rv) else {
             return Err(Expired {
                 position: rv,
                 floor: self.log_from.max(self.gap_to),
@@ -109,6 +109,17 @@ impl Collection {
             present: present.peekable(),
             undone: undone.into_iter().peekable(),
         })
+    }
+
+    /// True if the state at `rv` is known: [`Self::snapshot_at`] returns it.
+    #[must_use]
+    pub fn has_state_at(&self, rv: ResourceVersion) -> bool {
+        self.seq_of_state(rv).is_some()
+    }
+
+    /// Sequence number of the first step after the state at `rv`, if the log has every step since.
+    fn seq_of_state(&self, rv: ResourceVersion) -> Option<u64> {
+        self.seq_after(rv).filter(|_| rv >= self.gap_to)
     }
 
     /// The initial objects of a watch that began at `reader`, from the key `from` on: the state at its position.

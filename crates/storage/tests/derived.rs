@@ -529,6 +529,44 @@ impl World {
     }
 }
 
+/// A view begins at the source's position, and a client below it may have read from the cloud: it receives everything.
+/// No state at its bookmark is known here, so the client may not take that bookmark for one.
+#[tokio::test(start_paused = true)]
+async fn bookmark_after_everything_leaves_no_object_out() {
+    let source = SharedCollection::new(kind(), false);
+    source.update(|held| {
+        let objects = vec![object(0, 5, "a"), object(1, 8, "older"), object(2, 6, "c")];
+        held.restart(0, objects, ResourceVersion(10));
+        assert!(held.apply(EventType::Modified, object(1, 20, "b")));
+    });
+    let view = Arc::new(SharedCollection::view_of(&source));
+    let state = source.read(Collection::to_recovered);
+    view.update(|held| *held = Collection::derived(state, ResourceVersion(19), Vec::new()));
+    let filter = Filter {
+        inputs: [2; INPUTS],
+        shown: RefCell::new(["a", "b", "c"].map(str::to_owned).into()),
+    };
+    let mut client = Client::list(&view).await;
+    // As it was in the cloud at 12.
+    client.at = 12;
+    client
+        .store
+        .insert("k1".to_owned(), ("8".to_owned(), "older".to_owned()));
+    client.watch(&view);
+    let mut bookmarks = 0;
+    for _ in 0..3 {
+        while client.take(&view, &filter).await {
+            if !client.is_resuming {
+                assert_eq!(client.store["k1"].0, "20", "at the bookmark {}", client.at);
+                bookmarks += 1;
+            }
+        }
+        tokio::time::advance(Duration::from_secs(61)).await;
+    }
+    assert!(bookmarks > 0, "the client has to be given a position");
+    assert_eq!((client.store, client.at), fresh(&view).await);
+}
+
 /// The state as a store returns it.
 fn copy(source: &SharedCollection) -> Collection {
     let mut copy = Collection::new(true);

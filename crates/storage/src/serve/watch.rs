@@ -343,7 +343,10 @@ impl Watch {
             if let Some(told) = self.on_initial_end.take() {
                 told();
             }
-            if self.wants_bookmarks {
+            // A client that is corrected has not received the objects above the reader's position. Where their states at
+            // that position are not known, it has older ones.
+            let is_exact = !self.corrects() || self.shared.read(|held| held.has_state_at(reader.position()));
+            if self.wants_bookmarks && is_exact {
                 let annotations = [(INITIAL_EVENTS_END, "true")];
                 let end = self.bookmark(reader.position(), &annotations[usize::from(self.corrects())..]);
                 self.pending.push_back(Pending::Frame(end));
