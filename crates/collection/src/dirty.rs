@@ -130,7 +130,7 @@ impl Collection {
     /// Drops entries that need not be stored any more, and writes everything where too many keys would have to be
     /// deleted.
     pub(super) fn bound_dirty(&mut self) {
-        let (budget, floor) = (self.history_budget(), self.floor);
+        let (budget, floor) = (self.tombstone_budget(), self.floor);
         let Some(dirty) = &mut self.dirty else { return };
         if dirty.bytes > SLACK * budget.max(dirty.bytes_kept) {
             dirty.forget(floor);

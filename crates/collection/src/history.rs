@@ -11,7 +11,8 @@ pub struct Limits {
     /// Minimum byte budget of the log and of the tombstones, however small the collection is.
     pub bytes_min: usize,
     /// In a small collection the log, and the tombstones, have at most this many times the bytes of its objects, and
-    /// [`SELECTION_HISTORY_MIN`](super::SELECTION_HISTORY_MIN). `None` leaves them at `bytes_min`.
+    /// [`SELECTION_LOG_MIN`](super::SELECTION_LOG_MIN) or
+    /// [`SELECTION_TOMBSTONES_MIN`](super::SELECTION_TOMBSTONES_MIN). `None` leaves them at `bytes_min`.
     pub times: Option<usize>,
     /// Maximum number of tombstones, ranges included.
     pub tombstones: usize,
@@ -69,7 +70,7 @@ impl Default for Limits {
 impl Limits {
     /// The limits of a cached selection: a hub holds hundreds of them, most with few objects. A reader that the log does
     /// not reach receives the last state of each object, which is less than a longer log has. One that the tombstones do
-    /// not reach lists a few objects.
+    /// not reach has to list again: they cover hundreds of deletions, so that a burst after a cut link expires no reader.
     #[must_use]
     pub fn of_a_selection() -> Self {
         Self {
@@ -235,13 +236,13 @@ impl Collection {
         self.recent_bytes = self
             .object_bytes
             .max(self.recent_bytes.saturating_sub(object.size() / 2));
-        let (bytes, count) = (self.history_budget() / 4, self.limits.tombstones / 4);
+        let (bytes, count) = (self.tombstone_budget() / 4, self.limits.tombstones / 4);
         self.changed_keys.add_deletion(object.size(), bytes, count);
     }
 
     /// Drops the oldest tombstones above the budget and raises the floor past them.
     fn forget_old(&mut self) {
-        let budget = self.history_budget();
+        let budget = self.tombstone_budget();
         while self.tombstone_bytes > budget || self.tombstones.len() + self.ranges.len() > self.limits.tombstones {
             let exact = self.tombstones.first_key_value().map(|((rv, _), _)| *rv);
             let range = self.ranges.first().map(|range| range.to);

@@ -59,11 +59,14 @@ pub const HISTORY_BYTES_MIN: usize = 1 << 20;
 /// The byte budget of the log, and of the tombstones, is 1/n of the collection's own size, but at least
 /// [`HISTORY_BYTES_MIN`].
 pub const HISTORY_SHARE: usize = 10;
-/// The log of a small selection, and its tombstones, have at most this many times the bytes of its objects
-/// ([`Limits::of_a_selection`]). One would not do for the tombstones of all objects, as a deletion takes from it.
+/// The log of a small selection has at most this many times the bytes of its objects and [`SELECTION_LOG_MIN`], and its
+/// tombstones as many and [`SELECTION_TOMBSTONES_MIN`] ([`Limits::of_a_selection`]). One would not do for the tombstones
+/// of all objects, as a deletion takes from it.
 pub const SELECTION_HISTORY_TIMES: usize = 2;
-/// Minimum byte budget of a selection's log, and of its tombstones, whatever its objects are.
-pub const SELECTION_HISTORY_MIN: usize = 4 << 10;
+/// Minimum byte budget of a selection's log. A reader behind the log receives last states.
+pub const SELECTION_LOG_MIN: usize = 4 << 10;
+/// Minimum byte budget of a selection's tombstones. A reader behind them has to list again, so it is larger.
+pub const SELECTION_TOMBSTONES_MIN: usize = 128 << 10;
 /// Maximum number of tombstones; the oldest is dropped first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
 /// Maximum number of gaps; the oldest is dropped first and raises the floor.
@@ -245,13 +248,19 @@ impl Collection {
         self.changed_keys.take()
     }
 
-    fn history_budget(&self) -> usize {
+    fn log_budget(&self) -> usize {
+        self.history_budget(SELECTION_LOG_MIN)
+    }
+
+    fn tombstone_budget(&self) -> usize {
+        self.history_budget(SELECTION_TOMBSTONES_MIN)
+    }
+
+    /// `selection_min` are bytes in addition to the multiple of a small selection's objects.
+    fn history_budget(&self, selection_min: usize) -> usize {
         let budget = self.limits.bytes_min.max(self.object_bytes / HISTORY_SHARE);
         let times = |times: usize| times.saturating_mul(self.recent_bytes);
-        let most = self
-            .limits
-            .times
-            .map(|n| times(n).saturating_add(SELECTION_HISTORY_MIN));
+        let most = self.limits.times.map(|n| times(n).saturating_add(selection_min));
         budget.min(most.unwrap_or(usize::MAX))
     }
 
@@ -261,7 +270,7 @@ impl Collection {
         }
         self.log_bytes += step.size();
         self.log.push_back(step);
-        let budget = self.history_budget();
+        let budget = self.log_budget();
         while self.log_bytes > budget {
             let Some(step) = self.log.pop_front() else { break };
             self.log_bytes -= step.size();

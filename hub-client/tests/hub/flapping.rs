@@ -19,7 +19,7 @@ const WATCHES: usize = 10;
 /// Objects of each selection.
 const OBJECTS: usize = 4;
 /// Changes of each selection's objects that fill its history.
-const FILLING: usize = 40;
+const FILLING: usize = 240;
 /// Cuts until everything has its size, and cuts that are judged, of the short run.
 const CUTS: (usize, usize) = (4, 12);
 /// Time in which the hub frees what it no longer uses.

@@ -27,6 +27,8 @@ pub(super) struct Recorded {
     pub(super) resumes: bool,
     pub(super) client: Client,
     history: Arc<Mutex<History>>,
+    /// Index of the hub it reads from; `None` for a client of the cloud.
+    pub(super) hub: Option<usize>,
     /// The hub, as a client with filters; `None` if the client has none.
     filtered: Option<Api>,
     /// Number of its lists so far.
@@ -64,19 +66,17 @@ pub(super) fn behind_hubs(environment: &Environment) -> Vec<Recorded> {
         for seconds in WATCHES {
             let reads = || environment.reads(index);
             for collection in environment.collections() {
-                clients.push(Recorded::start(
-                    environment,
-                    hub.node,
-                    &hub.proxy,
-                    collection,
-                    seconds,
-                    reads(),
-                ));
+                let client = Recorded::start(environment, hub.node, &hub.proxy, collection, seconds, reads());
+                clients.push(Recorded {
+                    hub: Some(index),
+                    ..client
+                });
             }
             for collection in &COLLECTIONS {
                 let who = format!("kube-proxy of {}", hub.node);
                 let client = Recorded::start(environment, &who, &hub.kube_proxy, collection, seconds, reads());
                 clients.push(Recorded {
+                    hub: Some(index),
                     filtered: Some(hub.kube_proxy.clone()),
                     ..client
                 });
@@ -185,6 +185,7 @@ impl Recorded {
             resumes: watch_seconds < WATCH_SECONDS,
             client,
             history,
+            hub: None,
             filtered: None,
             lists: 1,
             lists_max: 1,

@@ -309,12 +309,6 @@ pub(super) struct Topology {
 // === impl Fault ===
 
 impl Fault {
-    /// True if a hub may have to let its clients list again after this, because the data it needs to resume them is
-    /// gone.
-    pub(super) fn may_relist(self) -> bool {
-        matches!(self, Self::HubDiskLost | Self::HubCacheDamaged)
-    }
-
     /// True if it is injected once, alone, after all others.
     pub(super) fn is_last(self) -> bool {
         matches!(self, Self::CloudRolledBack | Self::ForgingLeader)
@@ -356,6 +350,14 @@ impl Fault {
 // === impl Act ===
 
 impl Act {
+    /// The hub whose clients may have to list again after this, because the data it needs to resume them is gone.
+    pub(super) fn may_relist(self, target: FaultTarget) -> Option<usize> {
+        match (self, target) {
+            (Self::LoseDisk | Self::DamageDisk, FaultTarget::Hub(hub)) => Some(hub),
+            _ => None,
+        }
+    }
+
     /// True if the target has no fault after it.
     #[cfg(test)]
     pub(super) fn is_good(self) -> bool {

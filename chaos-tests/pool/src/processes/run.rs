@@ -285,7 +285,7 @@ async fn strike(
             println!("{:>7.1} s  ({told})", now.as_secs_f64());
         }
         while let Some((target, act)) = schedule.due(now) {
-            environment.perform(target, act).await?;
+            perform(environment, clients, target, act).await?;
         }
         if schedule.strikes(now) {
             let leader = watched.leaders.ask(&environment.pool).await;
@@ -293,10 +293,6 @@ async fn strike(
             let topology = environment.topology(leader).await;
             if let Some(fault) = schedule.strike(now, &topology) {
                 println!("{:>7.1} s  {fault}", now.as_secs_f64());
-                if fault.may_relist() {
-                    // The hub that lost its disk determines the clients that may list.
-                    clients.iter_mut().for_each(|client| client.lists_max += 1);
-                }
             }
         }
         for client in clients.iter_mut() {
@@ -309,9 +305,18 @@ async fn strike(
         tokio::time::sleep(TICK).await;
     }
     for (target, act) in schedule.rest() {
-        environment.perform(target, act).await?;
+        perform(environment, clients, target, act).await?;
     }
     Ok(())
+}
+
+/// Performs a step of a fault. Where a hub loses its data, its clients may list once more.
+async fn perform(environment: &mut Environment, clients: &mut [Recorded], target: FaultTarget, act: Act) -> Result<()> {
+    if let Some(hub) = act.may_relist(target) {
+        let behind = clients.iter_mut().filter(|client| client.hub == Some(hub));
+        behind.for_each(|client| client.lists_max += 1);
+    }
+    environment.perform(target, act).await
 }
 
 /// Waits until all clients hold the cloud's state, and watch.

@@ -102,7 +102,7 @@ fn log_of_a_selection_is_a_multiple_of_its_objects() {
     let others = (0..20).map(|n| service(&format!("s{n}"), 1, 5));
     held.restart(0, others.chain([service("a", 1, 5)]).collect(), rv(10));
     // The number of digits of an RV changes the size of an object.
-    let budget = |held: &Collection| SELECTION_HISTORY_TIMES * (held.object_bytes() + 8) + SELECTION_HISTORY_MIN;
+    let budget = |held: &Collection| SELECTION_HISTORY_TIMES * (held.object_bytes() + 8) + SELECTION_LOG_MIN;
     for at in 11..200 {
         held.apply(EventType::Modified, service("a", 1, at));
         assert!(held.log_bytes <= budget(&held), "{} bytes at {at}", held.log_bytes);
@@ -126,37 +126,39 @@ fn log_of_a_selection_is_a_multiple_of_its_objects() {
 }
 
 #[test]
-fn selection_remembers_few_deletions_of_few_objects() {
+fn selection_remembers_hundreds_of_deletions_of_few_objects() {
     let mut held = Collection::with_limits(false, Limits::of_a_selection());
     held.restart(0, vec![service("a", 1, 5)], rv(10));
-    for at in (11..400).step_by(2) {
+    for at in (11..8_000).step_by(2) {
         held.apply(EventType::Deleted, service("a", at, at));
         held.apply(EventType::Added, service("a", at + 1, at + 1));
     }
-    let size = service("a", 1, 500).size();
+    let size = service("a", 1, 5_000).size();
     assert!(
-        held.tombstone_bytes < SELECTION_HISTORY_MIN + 5 * size,
-        "{}",
-        held.tombstone_bytes
-    );
-    assert!(
-        held.tombstone_bytes > SELECTION_HISTORY_MIN / 2,
+        held.tombstone_bytes < SELECTION_TOMBSTONES_MIN + 5 * size,
         "{}",
         held.tombstone_bytes
     );
     let last = held.position().0;
     let again = restarted(&held, Limits::of_a_selection());
     assert_eq!(gone(&again, last - 2), names(&["a"]));
+    // As many as happen while a link is cut.
+    let deleted = gone(&again, last - 2 * 200).expect("it lists again for 200 deletions");
+    assert_eq!(deleted.len(), 200);
 }
 
 /// Of all objects at once, before a reader has received the first deletion, or after a restart.
 #[test]
 fn deletion_of_a_whole_selection_expires_no_reader() {
     let mut held = Collection::with_limits(false, Limits::of_a_selection());
-    let all: Vec<String> = (0..500).map(|n| format!("s{n:03}")).collect();
+    let all: Vec<String> = (0..2_000).map(|n| format!("s{n:04}")).collect();
     let list = all.iter().map(|name| service(name, 1, 5)).collect();
     held.restart(0, list, rv(10));
-    assert!(held.object_bytes > 10 * SELECTION_HISTORY_MIN);
+    assert!(
+        held.object_bytes > 4 * SELECTION_TOMBSTONES_MIN,
+        "{}",
+        held.object_bytes
+    );
     for (at, name) in (11..).zip(&all) {
         held.apply(EventType::Deleted, service(name, 1, at));
     }
@@ -164,16 +166,16 @@ fn deletion_of_a_whole_selection_expires_no_reader() {
     assert_eq!(gone(&held, 10), all);
     assert_eq!(gone(&restarted(&held, Limits::default()), 10), all);
     // Later ones count as those of a selection with few objects.
-    for at in (1_000..3_000).step_by(2) {
+    for at in (10_000..40_000).step_by(2) {
         held.apply(EventType::Added, service("a", at, at));
         held.apply(EventType::Deleted, service("a", at, at + 1));
     }
     assert!(
-        held.tombstone_bytes < 2 * SELECTION_HISTORY_MIN,
+        held.tombstone_bytes < SELECTION_TOMBSTONES_MIN + SELECTION_LOG_MIN,
         "{}",
         held.tombstone_bytes
     );
-    assert!(held.log_bytes < 2 * SELECTION_HISTORY_MIN, "{}", held.log_bytes);
+    assert!(held.log_bytes < 2 * SELECTION_LOG_MIN, "{}", held.log_bytes);
 }
 
 /// A client has received the first part of a list's difference when the log forgets the rest of it.
