@@ -70,7 +70,7 @@ impl Default for Limits {
 impl Limits {
     /// The limits of a cached selection: a hub holds hundreds of them, most with few objects. A reader that the log does
     /// not reach receives the last state of each object, which is less than a longer log has. One that the tombstones do
-    /// not reach has to list again: they cover hundreds of deletions, so that a burst after a cut link expires no reader.
+    /// not reach has to list again: they cover a hundred deletions, so that a burst after a cut link expires no reader.
     #[must_use]
     pub fn of_a_selection() -> Self {
         Self {

@@ -66,7 +66,7 @@ pub const SELECTION_HISTORY_TIMES: usize = 2;
 /// Minimum byte budget of a selection's log. A reader behind the log receives last states.
 pub const SELECTION_LOG_MIN: usize = 4 << 10;
 /// Minimum byte budget of a selection's tombstones. A reader behind them has to list again, so it is larger.
-pub const SELECTION_TOMBSTONES_MIN: usize = 128 << 10;
+pub const SELECTION_TOMBSTONES_MIN: usize = 64 << 10;
 /// Maximum number of tombstones; the oldest is dropped first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
 /// Maximum number of gaps; the oldest is dropped first and raises the floor.

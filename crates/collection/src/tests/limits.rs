@@ -126,7 +126,7 @@ fn log_of_a_selection_is_a_multiple_of_its_objects() {
 }
 
 #[test]
-fn selection_remembers_hundreds_of_deletions_of_few_objects() {
+fn selection_remembers_a_hundred_deletions_of_few_objects() {
     let mut held = Collection::with_limits(false, Limits::of_a_selection());
     held.restart(0, vec![service("a", 1, 5)], rv(10));
     for at in (11..8_000).step_by(2) {
@@ -143,8 +143,8 @@ fn selection_remembers_hundreds_of_deletions_of_few_objects() {
     let again = restarted(&held, Limits::of_a_selection());
     assert_eq!(gone(&again, last - 2), names(&["a"]));
     // As many as happen while a link is cut.
-    let deleted = gone(&again, last - 2 * 200).expect("it lists again for 200 deletions");
-    assert_eq!(deleted.len(), 200);
+    let deleted = gone(&again, last - 2 * 100).expect("it lists again for 100 deletions");
+    assert_eq!(deleted.len(), 100);
 }
 
 /// Of all objects at once, before a reader has received the first deletion, or after a restart.
