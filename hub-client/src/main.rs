@@ -11,7 +11,7 @@ use yurt_hub_client::config::{Config, Flags};
 use yurt_hub_client::{Hub, failpoints};
 use yurt_runtime::http::server::Inherited;
 use yurt_runtime::service_manager::{ServiceManager, ServiceState};
-use yurt_runtime::{TaskGroup, exit, files, log, shutdown, tls};
+use yurt_runtime::{TaskGroup, exit, files, log, memory, shutdown, tls};
 
 /// Worker threads; a hub does I/O rather than computation.
 const WORKERS: usize = 2;
@@ -46,6 +46,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    memory::limit_free();
     tls::install_crypto_provider();
     // This changes the environment, so it must precede the threads.
     let inherited = Inherited::from_env();

@@ -27,9 +27,14 @@ thread_local! {
     static STREAM: RefCell<Decompress> = RefCell::new(Decompress::new(false));
 }
 
-/// Packs bodies; takes about 300 KiB from the first one on.
+/// Packs bodies; takes about 300 KiB from the first one on, and the bytes of the longest one.
 #[derive(Default)]
-pub struct Packer(Option<Compress>);
+pub struct Packer {
+    stream: Option<Compress>,
+    /// The row before it is allocated. A row that is shrunk from the size of its text stays where that text fits, so each
+    /// would keep a page of its own from the kernel.
+    row: Vec<u8>,
+}
 
 // === impl Packer ===
 
@@ -41,17 +46,18 @@ impl Packer {
         let Some(length) = length.filter(|_| is_ambiguous || text.len() >= LEAST) else {
             return text.clone();
         };
-        let stream = self.0.get_or_insert_with(|| Compress::new(LEVEL, false));
+        let stream = self.stream.get_or_insert_with(|| Compress::new(LEVEL, false));
         stream.reset();
+        let row = &mut self.row;
+        row.clear();
         // Deflate stores what it cannot compress: five bytes for each block.
-        let mut row = Vec::with_capacity(HEADER + text.len() + text.len() / 1024 + 64);
+        row.reserve(HEADER + text.len() + text.len() / 1024 + 64);
         row.push(DEFLATED);
         row.extend_from_slice(&length.to_le_bytes());
-        let done = stream.compress_vec(text, &mut row, FlushCompress::Finish);
+        let done = stream.compress_vec(text, row, FlushCompress::Finish);
         let is_shorter = matches!(done, Ok(Status::StreamEnd)) && row.len() < text.len();
         match is_shorter || is_ambiguous {
-            // Held without spare capacity.
-            true => row.into_boxed_slice().into(),
+            true => Bytes::copy_from_slice(row),
             false => text.clone(),
         }
     }

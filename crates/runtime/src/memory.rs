@@ -8,10 +8,22 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Freed bytes after which free memory is returned: a call takes some milliseconds.
 const RETURN_AFTER: usize = 4 << 20;
 
+/// Most free bytes at the end of each arena. `malloc_trim` leaves them, and the default grows up to 64 MiB: a hub kept up
+/// to 10 MiB in one of three starts.
+const FREE_AT_END: i32 = 512 << 10;
+/// Minimum bytes of a block with pages of its own, which return when it is freed. The default grows with such blocks.
+const OWN_PAGES: i32 = 4 << 20;
+
 /// Bytes freed since free memory was returned.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 /// True if free memory was returned since the last [`return_rest`].
 static IS_RETURNED: AtomicBool = AtomicBool::new(false);
+
+/// Limits the free memory that the allocator holds (man page mallopt(3)). Call it before the first thread starts. No
+/// effect without glibc.
+pub fn limit_free() {
+    set_limits();
+}
 
 /// Notes that `bytes` of long-lived memory were freed, and returns free memory to the kernel once these are 4 MiB.
 /// Blocks for some milliseconds then: call it off the async threads. No effect without glibc.
@@ -49,6 +61,21 @@ fn return_free_pages() {
 
 #[cfg(not(target_env = "gnu"))]
 fn return_free_pages() {}
+
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "no crate offers the call")]
+fn set_limits() {
+    // SAFETY: it takes no pointer and changes limits only. It would fail for a limit that glibc does not know.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, FREE_AT_END);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES);
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn set_limits() {
+    let _ = (FREE_AT_END, OWN_PAGES);
+}
 
 #[cfg(test)]
 mod tests {
