@@ -203,7 +203,7 @@ async fn hub_does_not_grow_over_thousands_of_flaps() {
     };
     eventually("the hub serves", state).await;
     drop(read(&kubelet).await);
-    // Every history has been replaced by then: one that was filled at once takes less memory.
+    // Every history has been replaced by then: one that was filled at once may take less memory.
     let warm_up = judged * 2 / 5;
     let mut samples = Vec::new();
     for part in 0..=10 {
