@@ -133,7 +133,8 @@ impl Hub {
         let (plain, secure) = listeners::main(&config, &mut inherited).await?;
         let identity = Self::identity(&config, &tasks, &clock, operator, &checked);
         let (operator, upstreams, keeper) = identity.await?;
-        if !config.cache_dir.join(disk::FILE).exists() {
+        // Servers refuse a certificate that is not valid now; the hub starts with it, and gets another one.
+        if !config.cache_dir.join(disk::FILE).exists() && keeper.standing().is_valid() {
             preflight::check(&config, &upstreams).await?;
         }
         make_folder("disk-cache-path", &config.cache_dir)?;

@@ -1,6 +1,6 @@
 //! Checks before the first start that the certificates fit the servers. A hub that has served data before starts
 //! regardless of the servers, because its node may be offline. A new one should fail early if its files are
-//! wrong.
+//! wrong. Files that are right at another time are not: a certificate is renewed, and a clock is set.
 
 use std::time::Duration;
 
@@ -63,22 +63,53 @@ async fn ask(flag: &'static str, file: &str, servers: Vec<&HttpClient>) -> Resul
 
 /// Returns the finding about one server; `None` if it does not answer.
 async fn ask_one(flag: &'static str, file: &str, client: &HttpClient) -> Option<Result<(), PreflightError>> {
-    let problem = match client.request_json(Method::GET, "/livez", None, TIMEOUT).await {
-        Err(error @ ClientError::Tls { .. }) => {
-            let text = error.to_string();
-            match is_of_time(&text) {
-                true => format!("{text}; is this node's clock right? A wrong clock makes certificates look invalid"),
-                false => format!("{text}; is {file} of the same cluster as this server's certificate?"),
-            }
-        }
-        Ok((StatusCode::UNAUTHORIZED, ..)) => {
-            format!(
-                "{} does not accept the client certificate of {file}; is it signed by the cluster's CA?",
-                client.server()
-            )
-        }
-        Ok(_) => return Some(Ok(())),
-        Err(_) => return None,
+    let answer = client.request_json(Method::GET, "/livez", None, TIMEOUT).await;
+    let problem = match problem(answer.map(|(status, ..)| status), &client.server(), file)? {
+        Ok(()) => return Some(Ok(())),
+        Err(problem) => problem,
     };
     Some(Err(PreflightError { flag, problem }))
+}
+
+/// The problem that an answer shows: none, one that waiting does not solve, or `None` if it shows nothing.
+fn problem(answer: Result<StatusCode, ClientError>, server: &str, file: &str) -> Option<Result<(), String>> {
+    match answer {
+        Err(error @ ClientError::Tls { .. }) => {
+            let text = error.to_string();
+            let is_lasting = !is_of_time(&text);
+            is_lasting.then(|| {
+                Err(format!(
+                    "{text}; is {file} of the same cluster as this server's certificate?"
+                ))
+            })
+        }
+        Ok(StatusCode::UNAUTHORIZED) => Some(Err(format!(
+            "{server} does not accept the client certificate of {file}; is it signed by the cluster's CA?"
+        ))),
+        Ok(_) => Some(Ok(())),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_waiting_does_not_solve_prevents_a_start() {
+        let tls = |cause: &str| {
+            Err(ClientError::Tls {
+                server: "https://cloud".to_owned(),
+                cause: cause.to_owned(),
+                handshake: true,
+            })
+        };
+        let judged = |answer| problem(answer, "https://cloud", "kubelet.conf");
+        assert!(judged(tls("invalid peer certificate: UnknownIssuer")).unwrap().is_err());
+        assert!(judged(Ok(StatusCode::UNAUTHORIZED)).unwrap().is_err());
+        assert_eq!(judged(Ok(StatusCode::SERVICE_UNAVAILABLE)), Some(Ok(())));
+        for of_time in ["certificate expired: 15 seconds ago", "certificate not valid yet"] {
+            assert_eq!(judged(tls(&format!("invalid peer certificate: {of_time}"))), None);
+        }
+    }
 }

@@ -9,6 +9,7 @@
 //! Every other byte stays. YAML is not read, unless it is JSON.
 
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{ResourceVersion, Verb};
 use yurt_codec::protobuf;
@@ -41,6 +42,8 @@ pub(super) fn replaced(
     }
     // Most patches name no RV, and are not parsed.
     memchr::memmem::find(body, FIELD.as_bytes())?;
+    // Edits expect valid JSON. The cloud refuses the rest, as it is.
+    serde_json::from_slice::<IgnoredAny>(body).ok()?;
     let text = Json::of(body.trim_ascii());
     let value = |value: Json<'_>| Some(quote(&to(&value.text()?)?).into_bytes());
     let edited = match (verb, content_type) {
@@ -100,6 +103,11 @@ mod tests {
             r#"{"metadata":{"resourceVersion":"0"}}"#,
             r#"{"status":{"resourceVersion":"99"}}"#,
             "metadata:\n  resourceVersion: \"99\"\n",
+            // An edit would close what is open, and drop what follows.
+            r#"{"metadata":{"resourceVersion":"99"},"data":{"a":"1""#,
+            r#"{"metadata":{"resourceVersion":"99"}} x"#,
+            r#"[{"path":"/metadata/resourceVersion","value":"99"},{"op":"add""#,
+            r#"{"preconditions":{"resourceVersion":"99"},"#,
         ] {
             for (verb, kind) in [
                 (Verb::Update, "application/json"),
