@@ -238,9 +238,11 @@ async fn hub_does_not_grow_over_thousands_of_flaps() {
             bytes as f64,
         ];
         eprintln!(
-            "{} cuts: RSS {} KiB, {} descriptors, {} threads, {} files, {} bytes",
+            "{} cuts: RSS {} KiB ({} of its own, {} of its files), {} descriptors, {} threads, {} files, {} bytes",
             warm_up + part * judged / 10,
             sample[0],
+            process.kib("RssAnon"),
+            process.kib("RssFile"),
             sample[1],
             sample[2],
             sample[3],
