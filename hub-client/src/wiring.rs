@@ -251,6 +251,7 @@ impl Wiring {
         let tokens = self.tokens();
         let means = Means {
             accounts: tokens.accounts(),
+            refused: tokens.refused(),
             reviews: Arc::new(cloud.clone()),
             reach: self.cloud.0.subscribe(),
             wake: self.cloud.1.clone(),

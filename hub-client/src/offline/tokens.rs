@@ -69,6 +69,9 @@ pub struct Tokens {
 /// Returns the user name of a token that the cloud issued through this hub.
 pub type Accounts = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
+/// Receives a token that the cloud does not accept any more.
+pub type RefusedTokens = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// True if the request asks for a token of a service account.
 #[must_use]
 pub fn is_token_request(info: &RequestInfo) -> bool {
@@ -154,6 +157,13 @@ impl Tokens {
     pub fn accounts(&self) -> Accounts {
         let (issued, clock) = (self.issued.clone(), self.clock.clone());
         Arc::new(move |token| issued.lock().account(token, clock.unix().secs))
+    }
+
+    /// Returns a function that forgets the service account of a token: it has no rights of its account any more.
+    #[must_use]
+    pub fn refused(&self) -> RefusedTokens {
+        let issued = self.issued.clone();
+        Arc::new(move |token| issued.lock().forget(token))
     }
 
     /// Records and bytes held.

@@ -50,7 +50,7 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use super::caller::{Caller, Credential, Origin};
 use crate::health::CloudReach;
-use crate::offline::tokens::Accounts;
+use crate::offline::tokens::{Accounts, RefusedTokens};
 use answers::Answers;
 use credential::{Key, Salt};
 use decision::{AccessVerdict, KnownAccess, Next};
@@ -97,6 +97,8 @@ pub struct Means {
     pub reviews: Arc<dyn Reviews>,
     /// Service accounts of tokens.
     pub accounts: Accounts,
+    /// Receives tokens that the cloud does not accept any more.
+    pub refused: RefusedTokens,
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
     /// Wakes the cloud's prober.
@@ -122,6 +124,14 @@ struct Inner {
     is_dirty: AtomicBool,
     /// Signals that the file should be written.
     news: Notify,
+}
+
+/// A request has no verdict of the cloud.
+enum NoVerdict {
+    /// The hub does not ask the cloud now. An older verdict does not count: the cloud may have another one.
+    NotAsked(String),
+    /// The cloud does not answer.
+    Unanswered(String),
 }
 
 /// Review in flight.
@@ -190,7 +200,10 @@ impl Authorizer {
             }
             Next::Ask => {
                 let answer = inner.ask(key, caller, attributes).await;
-                let left = |why: String| inner.unanswered(&key, credential).ok_or(why);
+                let left = |none: NoVerdict| match none {
+                    NoVerdict::NotAsked(why) => Err(why),
+                    NoVerdict::Unanswered(why) => inner.unanswered(&key, credential).ok_or(why),
+                };
                 answer.or_else(left).map_err(|why| not_known(credential, info, &why))?
             }
             Next::TryLater => return Err(not_known(credential, info, "the cloud does not answer")),
@@ -299,7 +312,7 @@ impl Inner {
     }
 
     /// Returns the cloud's verdict. Stops waiting as soon as the probes find the cloud away.
-    async fn ask(self: &Arc<Self>, key: Keys, caller: &Caller, attributes: Value) -> Result<AccessVerdict, String> {
+    async fn ask(self: &Arc<Self>, key: Keys, caller: &Caller, attributes: Value) -> Result<AccessVerdict, NoVerdict> {
         let question = self.ask_in_turn(key, caller, attributes);
         let mut reach = self.means.reach.clone();
         let goes_away = async {
@@ -310,7 +323,7 @@ impl Inner {
         tokio::select! {
             biased;
             answer = question => answer,
-            () = goes_away => Err("the cloud does not answer".to_owned()),
+            () = goes_away => Err(NoVerdict::Unanswered("the cloud does not answer".to_owned())),
         }
     }
 
@@ -321,25 +334,26 @@ impl Inner {
         key: Keys,
         caller: &Caller,
         attributes: Value,
-    ) -> Result<AccessVerdict, String> {
+    ) -> Result<AccessVerdict, NoVerdict> {
+        let not_asked = |why: &str| NoVerdict::NotAsked(why.to_owned());
         let in_flight = self.asked.lock().get(&key.own).cloned();
         if let Some(question) = in_flight {
-            return question.await;
+            return question.await.map_err(NoVerdict::Unanswered);
         }
         let turn = self.peers.lock().turn(caller.origin, self.means.clock.boot());
-        let turn = turn.ok_or("too many peers have reviews in flight")?;
+        let turn = turn.ok_or_else(|| not_asked("too many peers have reviews in flight"))?;
         let turn = tokio::time::timeout(TURN_MAX, turn.lock_owned()).await;
-        let turn = turn.map_err(|_| "other reviews of this peer take too long")?;
+        let turn = turn.map_err(|_| not_asked("other reviews of this peer take too long"))?;
         // Another request may have completed the review in between.
         if let Next::Answer(verdict) | Next::AnswerAndAsk(verdict) = self.next(&key, &caller.credential) {
             return Ok(verdict);
         }
         if self.peers.lock().is_refused(caller.origin, self.means.clock.boot()) {
-            return Err("the cloud did not know a token of this peer a moment ago".to_owned());
+            return Err(not_asked("the cloud did not know a token of this peer a moment ago"));
         }
         let question = self.question(key, caller, attributes, QUESTIONS_MAX, Some(turn));
-        let question = question.ok_or_else(|| format!("{QUESTIONS_MAX} reviews are in flight already"))?;
-        question.await
+        let question = question.ok_or_else(|| not_asked(&format!("{QUESTIONS_MAX} reviews are in flight already")))?;
+        question.await.map_err(NoVerdict::Unanswered)
     }
 
     /// Returns the review of this key: the one in flight, or a new one if fewer than `max` are in flight. It runs
@@ -363,10 +377,13 @@ impl Inner {
             inner: self.clone(),
             key: key.own,
         };
-        let origin = caller.origin;
-        let asking = self.means.reviews.ask(caller.credential.clone(), attributes);
+        let (origin, credential) = (caller.origin, caller.credential.clone());
+        let asking = self.means.reviews.ask(credential.clone(), attributes);
         let answering = self.means.tasks.detached("ask-authorization", async move {
             let answer = asking.await;
+            if let (Ok(AccessVerdict::Unauthorized), Credential::Token(token)) = (&answer, &credential) {
+                (in_flight.inner.means.refused)(token);
+            }
             in_flight.inner.answered(key, origin, &answer);
             drop(turn);
             answer

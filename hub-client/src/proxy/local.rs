@@ -241,6 +241,7 @@ mod tests {
         let means = Means {
             reviews: Arc::new(Nobody),
             accounts: Arc::new(|_| None),
+            refused: Arc::new(|_| ()),
             reach: reach.subscribe(),
             wake: Arc::default(),
             clock: clock.clone(),

@@ -270,6 +270,7 @@ impl Aging {
         let means = Means {
             reviews: Arc::new(upstreams.cloud),
             accounts: Arc::new(|_| None),
+            refused: Arc::new(|_| ()),
             reach: reach.subscribe(),
             wake: Arc::default(),
             clock,

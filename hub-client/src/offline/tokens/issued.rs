@@ -48,6 +48,11 @@ impl Issued {
         Some(row.account.clone())
     }
 
+    /// Forgets one token.
+    pub(super) fn forget(&mut self, token: &str) {
+        self.0.remove(&key(token));
+    }
+
     /// Forgets tokens that have ended.
     pub(super) fn erase(&mut self, now: i64) {
         self.0.retain(|_, row| row.expires > now);
@@ -83,7 +88,10 @@ mod tests {
         for (token, now) in [("t1", 100), ("t2", 0), ("t3", 0), ("", 0)] {
             assert_eq!(issued.account(token, now), None, "{token} at {now}");
         }
+        issued.learn(&json!(["shop", "db", []]), "t4", 200);
         issued.erase(100);
+        assert!(issued.account("t1", 0).is_none() && issued.account("t4", 0).is_some());
+        issued.forget("t4");
         assert!(issued.0.is_empty());
     }
 

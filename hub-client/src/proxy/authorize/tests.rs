@@ -54,7 +54,11 @@ struct World {
     hand: FakeClock,
     tasks: TaskGroup,
     folder: TestDir,
+    /// Tokens that the cloud does not accept any more.
+    refused: RefusedSet,
 }
+
+type RefusedSet = Arc<Mutex<std::collections::BTreeSet<String>>>;
 
 impl World {
     fn new() -> Self {
@@ -64,7 +68,8 @@ impl World {
         });
         let (reach, tasks, folder) = (watch::Sender::default(), TaskGroup::new(), TestDir::new());
         let (clock, hand) = Clock::fake();
-        let authorizer = open(&oracle, &reach, &clock, &tasks, &folder);
+        let refused = RefusedSet::default();
+        let authorizer = open(&oracle, &reach, &clock, &tasks, &folder, &refused);
         let world = Self {
             authorizer,
             oracle,
@@ -73,6 +78,7 @@ impl World {
             hand,
             tasks,
             folder,
+            refused,
         };
         world.probed(Some(0));
         world
@@ -81,7 +87,8 @@ impl World {
     /// The same node after a restart.
     fn restarted(mut self) -> Self {
         self.reach = watch::Sender::default();
-        self.authorizer = open(&self.oracle, &self.reach, &self.clock, &self.tasks, &self.folder);
+        let (oracle, reach, tasks) = (&self.oracle, &self.reach, &self.tasks);
+        self.authorizer = open(oracle, reach, &self.clock, tasks, &self.folder, &self.refused);
         self
     }
 
@@ -123,11 +130,19 @@ fn open(
     clock: &Clock,
     tasks: &TaskGroup,
     folder: &TestDir,
+    refused: &RefusedSet,
 ) -> Authorizer {
+    let (known, forgotten) = (refused.clone(), refused.clone());
     let means = Means {
         reviews: Arc::new(oracle.clone()),
         // Tokens `web/1`, `web/2`, … are of web.
-        accounts: Arc::new(|token| Some(token.split_once('/')?.0.to_owned())),
+        accounts: Arc::new(move |token| {
+            let account = token.split_once('/')?.0.to_owned();
+            (!known.lock().contains(token)).then_some(account)
+        }),
+        refused: Arc::new(move |token| {
+            forgotten.lock().insert(token.to_owned());
+        }),
         reach: reach.subscribe(),
         wake: Arc::default(),
         clock: clock.clone(),
@@ -336,6 +351,28 @@ async fn made_up_tokens_cost_one_question_a_second_and_no_memory() {
     };
     let refused = world.authorizer.check(&other, &list()).await.unwrap_err();
     assert_eq!(refused.code(), 401, "asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn verdict_that_is_too_old_does_not_count_while_the_peer_must_wait() {
+    let world = World::new();
+    assert_eq!((world.code("good").await, world.code("web/1").await), (200, 200));
+    world.hand.advance(ALLOWED_FOR);
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
+    assert_eq!(world.code("made-up").await, 401);
+    assert_eq!((world.code("good").await, world.code("web/2").await), (429, 429));
+    world.hand.advance(REFUSED_FOR);
+    assert_eq!(world.code("good").await, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_that_the_cloud_refused_has_no_rights_of_its_account() {
+    let world = World::new();
+    assert_eq!(world.code("web/1").await, 200);
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
+    assert_eq!(world.code("web/2").await, 401);
+    world.probed(Some(1));
+    assert_eq!((world.code("web/2").await, world.code("web/3").await), (429, 200));
 }
 
 #[tokio::test(start_paused = true)]
