@@ -138,7 +138,8 @@ fn component(headers: &HeaderMap) -> String {
     if is_component(&name) { name } else { String::new() }
 }
 
-/// Returns the bearer token. A second Authorization header is refused: the next server could read the other one.
+/// Returns the bearer token. A second Authorization header is refused, and a second word: the next server could read
+/// another token.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Status> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (Some(first), None) = (all.next(), all.next()) else {
@@ -154,6 +155,9 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Status> {
     if token.is_some_and(|token| token.len() > TOKEN_MAX) {
         let why = format!("a bearer token has at most {TOKEN_MAX} bytes");
         return Err(Status::unauthorized_because(&why));
+    }
+    if token.is_some_and(|token| token.contains(char::is_whitespace)) {
+        return Err(Status::unauthorized_because("a bearer token is one word"));
     }
     Ok(token)
 }

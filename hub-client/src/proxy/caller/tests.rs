@@ -206,6 +206,15 @@ fn own_token_wins_over_the_nodes_identity() {
 }
 
 #[test]
+fn token_is_one_word() {
+    // kube-apiserver reads the first word: each of these would be another caller here, and the same one there.
+    for header in ["Bearer abc 1", "Bearer abc\t1", &format!("Bearer {TOKEN} x")] {
+        let refused = identify("pod/v1", header, &peer("10.1.0.1:5000")).expect_err("two words");
+        assert_eq!(refused.code(), 401, "{header}");
+    }
+}
+
+#[test]
 fn token_of_any_size_is_not_taken() {
     let bring = |bytes: usize| format!("Bearer {}", "a".repeat(bytes));
     let here = peer("10.1.2.3:5000");
