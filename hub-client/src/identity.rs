@@ -167,6 +167,7 @@ impl CertificateKeeper {
                     }
                 }
                 Step::Rest { until } => {
+                    attempts.rest();
                     let left = until.saturating_sub(self.clock.unix().secs);
                     Duration::from_secs(u64::try_from(left).unwrap_or(0).max(1)).min(LOOK_EVERY)
                 }
@@ -240,7 +241,11 @@ impl CertificateKeeper {
             .send_modify(|standing| standing.note(&outcome, name.as_deref()));
         match &outcome {
             JoinOutcome::Installed => {
-                self.look();
+                let is_due = matches!(self.look(), Step::Request(_));
+                if is_due && count > 1 {
+                    let now = self.clock.unix().secs;
+                    self.standing.send_modify(|standing| standing.note_ahead(now));
+                }
                 let until = self.standing().valid_until();
                 tracing::info!(node = %self.node, until, "Client certificate obtained");
                 *self.submitted.lock() = None;
@@ -319,6 +324,8 @@ impl CertificateKeeper {
 struct Attempts {
     last: Option<std::mem::Discriminant<JoinOutcome>>,
     count: u32,
+    /// Certificates since one was not due.
+    installed: u32,
 }
 
 // === impl Attempts ===
@@ -331,7 +338,16 @@ impl Attempts {
             false => 1,
         };
         self.last = kind;
+        if *outcome == JoinOutcome::Installed {
+            self.installed = self.installed.saturating_add(1);
+            return self.installed;
+        }
         self.count
+    }
+
+    /// Records that the certificate is not due.
+    fn rest(&mut self) {
+        self.installed = 0;
     }
 }
 

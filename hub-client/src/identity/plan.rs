@@ -134,7 +134,8 @@ pub fn next(situation: &Situation) -> Step {
 }
 
 /// Decides what follows an outcome. `attempts` counts the outcomes of the same kind without interruption, this one
-/// included. A first start waits for `discovery` until the servers know its token, as kubeadm does. It is `None` for a
+/// included; for [`JoinOutcome::Installed`] it counts the certificates since one was not due. A second certificate in a
+/// row that is due at once shows a clock that is ahead: the next one would be no better. A first start waits for `discovery` until the servers know its token, as kubeadm does. It is `None` for a
 /// hub that serves data, which never stops because of its certificate.
 #[must_use]
 pub fn after(outcome: &JoinOutcome, attempts: u32, discovery: Option<Duration>) -> Next {
@@ -145,11 +146,15 @@ pub fn after(outcome: &JoinOutcome, attempts: u32, discovery: Option<Duration>) 
                 false => Next::Pause(POLL_SOON),
             }
         }
-        JoinOutcome::Installed => Next::Continue,
+        JoinOutcome::Installed if attempts <= 1 => Next::Continue,
         JoinOutcome::Pending if attempts <= SOON_LOOKS => Next::Pause(POLL_SOON),
         JoinOutcome::Pending => Next::Pause(POLL_LATER),
         JoinOutcome::Denied(why) | JoinOutcome::Refused(why) if discovery.is_some() => Next::Fail(why.clone()),
-        JoinOutcome::Denied(_) | JoinOutcome::Unknown(_) | JoinOutcome::Refused(_) | JoinOutcome::Unanswered(_) => {
+        JoinOutcome::Installed
+        | JoinOutcome::Denied(_)
+        | JoinOutcome::Unknown(_)
+        | JoinOutcome::Refused(_)
+        | JoinOutcome::Unanswered(_) => {
             let doubled = RETRY_MIN.saturating_mul(1 << attempts.saturating_sub(1).min(16));
             Next::Pause(doubled.min(RETRY_MAX))
         }
@@ -236,6 +241,16 @@ mod tests {
             assert!(matches!(after(&outcome, 1, Some(DISCOVERY)), Next::Pause(_)));
         }
         assert_eq!(after(&JoinOutcome::Installed, 1, Some(DISCOVERY)), Next::Continue);
+    }
+
+    #[test]
+    fn certificates_that_are_due_at_once_are_requested_less_and_less() {
+        let pause = |attempts| match after(&JoinOutcome::Installed, attempts, None) {
+            Next::Pause(pause) => pause,
+            next => panic!("{next:?}"),
+        };
+        assert!(pause(2) >= RETRY_MIN && pause(3) > pause(2));
+        assert_eq!(pause(1_000), RETRY_MAX);
     }
 
     #[test]

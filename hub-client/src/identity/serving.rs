@@ -100,7 +100,11 @@ impl ServingCertificate {
                         Next::Fail(_) => LOOK_EVERY,
                     }
                 }
-                Step::Rest { .. } | Step::ClockBehind | Step::Stuck => LOOK_EVERY,
+                Step::Rest { .. } => {
+                    attempts.rest();
+                    LOOK_EVERY
+                }
+                Step::ClockBehind | Step::Stuck => LOOK_EVERY,
             };
             if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
                 return;

@@ -47,6 +47,16 @@ impl Standing {
         };
     }
 
+    /// Records that a new certificate is due for renewal at once, again.
+    pub(super) fn note_ahead(&mut self, now: i64) {
+        self.failure = Some(format!(
+            "a new certificate is due for renewal at once: it is valid until {}, and this node's clock says {}; set the \
+             clock, or let the signer issue longer certificates",
+            self.valid_until(),
+            time(now)
+        ));
+    }
+
     /// True while the certificate is valid by this node's clock.
     pub(crate) fn is_valid(&self) -> bool {
         self.state == "Valid"

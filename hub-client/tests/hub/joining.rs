@@ -319,6 +319,22 @@ async fn node_whose_certificate_expired_serves_and_joins_again_with_a_token_it_i
 }
 
 #[tokio::test]
+async fn clock_that_is_far_ahead_costs_few_requests_and_is_named() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    // Each certificate is due for renewal when it is issued.
+    cloud.requests().approve_all(ALMOST_OVER);
+    let flags = token_flags(&cloud, &folder);
+    let hub = TestHub::try_start(flags, folder).await.unwrap();
+    hub.until("the clock must be named", |state| {
+        let message = state["certificate"]["message"].as_str();
+        message.is_some_and(|message| message.contains("this node's clock"))
+    })
+    .await;
+    // That of the start, and two in a row.
+    assert_eq!(cloud.requests().all().len(), 3);
+}
+
+#[tokio::test]
 async fn join_token_is_set_by_root_or_by_the_holder_of_the_present_one() {
     let (cloud, folder) = (cloud_with_token().await, TestDir::new());
     cloud.requests().approve_all(DAY);
