@@ -58,13 +58,13 @@ pub struct ServingCertificate {
     pub failures: Failures,
 }
 
-/// Makes sure that there is a pair for the port: the cluster's if it is held, else `own`. Returns its file.
+/// Makes sure that there is a pair for the port at `address`: the cluster's if it is held, else `own`. Returns its file.
 ///
 /// # Errors
 /// The file cannot be written.
-pub(crate) fn prepare(root: &Path, node: &str, own: &PemPair) -> std::io::Result<PathBuf> {
+pub(crate) fn prepare(root: &Path, node: &str, address: &str, own: &PemPair) -> std::io::Result<PathBuf> {
     let files = files(root);
-    if !matches!(files.certificate(), Ok(Some(held)) if is_of_cluster(&held, node)) {
+    if !matches!(files.certificate(), Ok(Some(held)) if is_of_cluster(&held, node) && is_for(&held, address)) {
         write_secret(&files.pair, format!("{}{}", own.cert_pem, own.key_pem))?;
     }
     Ok(files.pair)
@@ -81,6 +81,11 @@ fn files(root: &Path) -> Files {
 /// True for a certificate that the hub's own CA did not issue.
 fn is_of_cluster(held: &CertificateInfo, node: &str) -> bool {
     held.identity.common_name == format!("system:node:{node}")
+}
+
+/// True if the certificate is valid for this name or address.
+fn is_for(held: &CertificateInfo, name: &str) -> bool {
+    held.names.iter().any(|held| held == name)
 }
 
 // === impl ServingCertificate ===
@@ -114,7 +119,13 @@ impl ServingCertificate {
 
     fn step(&self) -> Step {
         let held = CertificateInfo::leaf(&PemSource::from(self.root.join(PAIR))).ok();
-        let held = held.filter(|held| is_of_cluster(held, &self.node));
+        // One that lacks a name of today is as good as none; while the addresses are unknown, it stays.
+        let wanted = (self.cluster)().unwrap_or_default();
+        let has_names = |held: &CertificateInfo| {
+            let mut wanted = wanted.iter().chain([&self.address]);
+            wanted.all(|name| is_for(held, name))
+        };
+        let held = held.filter(|held| is_of_cluster(held, &self.node) && has_names(held));
         plan::next(&Situation {
             now: self.clock.unix().secs,
             certificate: held.as_ref().map(validity),
@@ -208,7 +219,11 @@ mod tests {
     #[test]
     fn own_certificate_is_replaced_at_each_start_and_the_clusters_is_kept() {
         let (folder, pki) = (TestDir::new(), TestPki::new());
-        let content = |own: &PemPair| std::fs::read_to_string(prepare(folder.path(), "n1", own).unwrap()).unwrap();
+        let at = |address: &str, own: &PemPair| {
+            let file = prepare(folder.path(), "n1", address, own).unwrap();
+            std::fs::read_to_string(file).unwrap()
+        };
+        let content = |own: &PemPair| at("169.254.2.1", own);
         std::fs::create_dir_all(folder.path().join("pki")).unwrap();
         let (first, second) = (pki.server(), pki.server());
         assert!(content(&first).starts_with(&first.cert_pem));
@@ -218,6 +233,10 @@ mod tests {
         let issued = pki.sign(&request, user, &["system:nodes"], Duration::from_secs(3600));
         files.install(&issued, &key, user).unwrap();
         assert!(content(&first).starts_with(&issued));
+        assert!(
+            at("169.254.20.1", &first).starts_with(&first.cert_pem),
+            "for another address"
+        );
         std::fs::write(&files.pair, "damaged").unwrap();
         assert!(content(&first).starts_with(&first.cert_pem));
     }

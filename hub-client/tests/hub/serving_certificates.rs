@@ -128,6 +128,25 @@ async fn certificate_for_pods_is_requested_installed_and_renewed() {
 }
 
 #[tokio::test]
+async fn certificate_without_a_name_of_today_is_replaced() {
+    let cloud = Cloud::start().await;
+    let node = Node::at(&cloud);
+    let stop = node.keep(Some("10.96.0.1"));
+    let first = pending(&cloud).await;
+    cloud.requests().approve(cloud.pki(), &first, NODE_USER, DAY);
+    let installed = async || (node.user() == NODE_USER).then_some(());
+    eventually("the certificate must be installed", installed).await;
+    stop.cancel();
+    // It is not due, and has all names.
+    let stop = node.keep(None);
+    // The Service has another address.
+    let _running = node.keep(Some("10.112.0.1")).drop_guard();
+    let second = pending(&cloud).await;
+    assert_eq!((second == first, cloud.requests().all().len()), (false, 2));
+    stop.cancel();
+}
+
+#[tokio::test]
 async fn refused_request_is_shown_and_nothing_is_requested_for_unknown_addresses() {
     let cloud = Cloud::start().await;
     let node = Node::at(&cloud);

@@ -73,8 +73,8 @@ impl std::fmt::Debug for RequestKey {
 // === impl CertificateAuthority ===
 
 impl CertificateAuthority {
-    /// Signs a client certificate for the public key of a request. Subject and groups are the given ones, because a
-    /// signer decides about them; those of the request are not read.
+    /// Signs a client certificate for the public key and the names of a request. Subject and groups are the given ones,
+    /// because a signer decides about them; those of the request are not read.
     ///
     /// # Errors
     /// [`PkiError::Signing`] if the request is not one, or its signature is wrong.
@@ -85,7 +85,8 @@ impl CertificateAuthority {
         organizations: &[impl AsRef<str>],
     ) -> Result<String, PkiError> {
         let request = CertificateSigningRequestParams::from_pem(request_pem)?;
-        let params = self.client_params(common_name, organizations)?;
+        let mut params = self.client_params(common_name, organizations)?;
+        params.subject_alt_names = request.params.subject_alt_names;
         self.sign(params, organizations.len(), &request.public_key)
     }
 

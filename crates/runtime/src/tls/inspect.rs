@@ -1,6 +1,9 @@
 //! Facts of a certificate that decide about its use: subject, validity, public key. Nothing is verified.
 
+use std::net::IpAddr;
+
 use ring::digest::{SHA256, digest};
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{PeerIdentity, PemSource, TlsError};
@@ -17,6 +20,8 @@ pub struct CertificateInfo {
     pub not_after: UnixTime,
     /// Public key, as DER of a SubjectPublicKeyInfo.
     pub public_key: Vec<u8>,
+    /// DNS names and IP addresses that it is valid for (subjectAltName, RFC 5280 4.2.1.6), as text.
+    pub names: Vec<String>,
 }
 
 // === impl CertificateInfo ===
@@ -38,12 +43,28 @@ impl CertificateInfo {
             secs: time.timestamp(),
             nanos: 0,
         };
+        let alternatives = certificate.subject_alternative_name().ok().flatten();
+        let names = alternatives.iter().flat_map(|all| &all.value.general_names);
         Some(Self {
+            names: names.filter_map(name).collect(),
             identity: PeerIdentity::from_chain(std::slice::from_ref(der))?,
             not_before: at(certificate.validity().not_before),
             not_after: at(certificate.validity().not_after),
             public_key: certificate.public_key().raw.to_vec(),
         })
+    }
+}
+
+/// Text of a DNS name or an IP address; `None` for other kinds of names.
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => {
+            let four = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let address = four.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            address.ok().map(|address| address.to_string())
+        }
+        _ => None,
     }
 }
 
