@@ -1,7 +1,18 @@
-//! Free memory returns to the kernel. It is a process of its own, because limits of the allocator hold for all threads.
-#![cfg(all(target_os = "linux", target_env = "gnu"))]
+//! Free memory returns to the kernel, and serves all threads. A program without the test harness: limits of the allocator
+//! hold for all threads, and count from the first one.
+
+use std::sync::Barrier;
 
 use yurt_runtime::memory;
+
+fn main() {
+    if cfg!(all(target_os = "linux", target_env = "gnu")) {
+        memory::limit_free();
+
+        memory_that_another_thread_freed_returns();
+        memory_that_one_thread_freed_serves_another();
+    }
+}
 
 /// Bytes of memory in use by this process (proc(5), VmRSS).
 fn resident() -> usize {
@@ -13,23 +24,45 @@ fn resident() -> usize {
     kib << 10
 }
 
-/// Memory that a thread freed stays at the end of its arena, where `malloc_trim` does not look. The limit for it grows with
-/// the largest block that was freed, unless it is set.
-#[test]
+fn blocks(count: usize, bytes: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|_| vec![1_u8; bytes]).collect()
+}
+
+/// Memory that a thread freed stays at the end of its arena, where `malloc_trim` may not look. The limit for it grows
+/// with the largest block that was freed, unless it is set.
 fn memory_that_another_thread_freed_returns() {
-    memory::limit_free();
     drop(vec![1_u8; 24 << 20]);
     let before = resident();
-    let burst = || -> Vec<Vec<u8>> { (0..1_000).map(|_| vec![1_u8; 11_000]).collect() };
-    let most = std::thread::spawn(move || {
-        let blocks = burst();
+    let burst = || {
+        let blocks = blocks(1_000, 11_000);
         let most = resident();
         drop(blocks);
         most
-    });
-    let most = most.join().expect("it does not panic");
+    };
+    let most = std::thread::spawn(burst).join().expect("it does not panic");
     memory::note_freed(11_000_000);
     let (grown, kept) = (most - before, resident().saturating_sub(before));
     assert!(grown > 10_000_000, "{grown} bytes");
     assert!(kept < 1_500_000, "{kept} bytes of {grown}");
+}
+
+/// With an arena of its own, the second thread could not use what the first one freed between blocks that live.
+fn memory_that_one_thread_freed_serves_another() {
+    // A thread that has ended would leave its arena to the next one.
+    let (freed, done) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let live: Vec<_> = blocks(2_000, 4_000).into_iter().step_by(2).collect();
+            freed.wait();
+            done.wait();
+            drop(live);
+        });
+        freed.wait();
+        let before = resident();
+        let second = scope.spawn(|| blocks(1_000, 4_000));
+        let more = second.join().expect("it does not panic");
+        let grown = resident().saturating_sub(before);
+        done.wait();
+        assert!(grown < 2_000_000, "{grown} bytes for {} blocks", more.len());
+    });
 }
