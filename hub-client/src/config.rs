@@ -64,7 +64,8 @@ pub struct Flags {
     /// Namespace of ConfigMap yurt-hub-cfg, which configures the filters and the resources that a pool shares.
     #[arg(long, default_value = "kube-system")]
     namespace: String,
-    /// Name of this node's NodePool (label apps.openyurt.io/nodepool on Nodes); required with --enable-coordinator.
+    /// Name of this node's NodePool; required with --enable-coordinator. By default the label apps.openyurt.io/nodepool of
+    /// this Node. The hub ends when that changes, and takes the new one at its next start.
     #[arg(long, default_value = "", hide_default_value = true)]
     nodepool_name: String,
     /// Cloud apiservers, https://host:port, separated by commas. Each is probed on its own; a server that is down gets no requests.
@@ -203,8 +204,10 @@ pub struct Config {
     pub node: String,
     /// Namespace of ConfigMap `yurt-hub-cfg`.
     pub namespace: String,
-    /// Name of the NodePool; may be empty without a coordinator.
+    /// Name of the NodePool; empty for a node without one.
     pub pool: String,
+    /// True if the name is that of the Node's label, because no flag names the pool.
+    pub is_pool_of_label: bool,
     /// Cloud apiservers in order of preference; at least one.
     pub servers: Vec<Uri>,
     /// Choice between them.
@@ -332,6 +335,7 @@ impl Flags {
             hub_host,
             node: self.node_name,
             namespace: self.namespace,
+            is_pool_of_label: self.nodepool_name.is_empty(),
             pool: self.nodepool_name,
             kubeconfig,
             join,

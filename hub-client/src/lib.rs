@@ -46,6 +46,7 @@ use preflight::PreflightError;
 use proxy::caller::token::{self, NodeToken};
 use replicas::PoolData;
 use replicas::disk::{self, DiskError};
+use replicas::pool_label::PoolLabel;
 use unwritten::Unwritten;
 use upstream::{UpstreamError, Upstreams};
 use wiring::Wiring;
@@ -133,10 +134,16 @@ impl Hub {
         let (plain, secure) = listeners::main(&config, &mut inherited).await?;
         let identity = Self::identity(&config, &tasks, &clock, operator, &checked);
         let (operator, upstreams, keeper) = identity.await?;
+        let label = PoolLabel::of(&config.node, &config.root_dir);
+        let stored = label.stored().filter(|_| config.is_pool_of_label);
         // Servers refuse a certificate that is not valid now; the hub starts with it, and gets another one.
         if !config.cache_dir.join(disk::FILE).exists() && keeper.standing().is_valid() {
             preflight::check(&config, &upstreams).await?;
+            if config.is_pool_of_label && stored.is_none() {
+                config.pool = label.first(&upstreams.cloud).await;
+            }
         }
+        config.pool = stored.unwrap_or(config.pool);
         make_folder("disk-cache-path", &config.cache_dir)?;
         let mut unwritten = Unwritten::default();
         let token = open_token(&config, &mut unwritten)?;
@@ -162,6 +169,7 @@ impl Hub {
         wiring.load_cache().await;
         wiring.start_probes();
         wiring.start_hub_config();
+        wiring.start_pool_label(label);
         wiring.start_replicas();
         wiring.start_election(&election_tasks)?;
         let readiness = Readiness::new();

@@ -6,6 +6,7 @@
 //! * Data from a source: [`follower`] keeps one stream per replica open and switches sources without a gap.
 //!   [`reflector`] lists and watches. [`partial_list_store`] keeps a partial list over broken connections; `listing`
 //!   fetches it. `nodepool` reads the membership where the cloud has NodePools, [`host_network`] a value for a filter.
+//!   `pool_label` reads the pool's name where no flag names it.
 //! * State of the data: [`sources`] (freshness), [`membership`] (names of the members), [`scope`] (resources beyond
 //!   [`POOL_SCOPE`]), [`budget`] (bytes of all replicas).
 //! * Filtered views of the replicas: [`derived`].
@@ -31,6 +32,7 @@ pub mod membership;
 mod nodepool;
 pub mod origin;
 pub mod partial_list_store;
+pub(crate) mod pool_label;
 pub(crate) mod questions;
 pub mod reflector;
 mod roster;

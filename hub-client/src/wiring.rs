@@ -45,6 +45,7 @@ use crate::replicas::derived::Derived;
 use crate::replicas::derived::editions::Editions;
 use crate::replicas::derived::inputs::{LiveInputs, NodeFacts};
 use crate::replicas::host_network::HostNetworkFollower;
+use crate::replicas::pool_label::PoolLabel;
 use crate::status::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
@@ -177,6 +178,15 @@ impl Wiring {
             };
             self.tasks
                 .spawn_critical("follow-host-network", follower.run(self.tasks.token()));
+        }
+    }
+
+    /// Starts following the label that names the pool, if no flag does.
+    pub(crate) fn start_pool_label(&self, label: PoolLabel) {
+        if self.config.is_pool_of_label {
+            let (cloud, reach) = (self.upstreams.cloud.clone(), self.cloud.0.subscribe());
+            let changed = label.changed(self.config.pool.clone(), cloud, reach, self.tasks.token());
+            self.tasks.spawn_critical("follow-pool-label", changed);
         }
     }
 

@@ -47,6 +47,7 @@ mod hub {
     mod passing_on;
     mod pool;
     mod pool_data;
+    mod pool_label;
     mod power_cuts;
     mod raw_http2;
     mod relay;
