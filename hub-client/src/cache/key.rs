@@ -202,6 +202,16 @@ impl Key {
         self.namespace.is_none() && self.labels.is_everything() && self.fields == FieldSelector::equal(field, node)
     }
 
+    /// Namespace and name if this is a single Secret or ConfigMap, as the kubelet reads each one that a pod references.
+    #[must_use]
+    pub fn pod_reference(&self) -> Option<(&str, &str)> {
+        let is_referable = self.gvr.group.is_empty() && matches!(self.gvr.resource.as_str(), "secrets" | "configmaps");
+        let is_single = self.labels.is_everything() && self.fields.requirements().len() == 1;
+        let name = self.fields.requires("metadata.name")?;
+        let namespace = self.namespace.as_deref()?;
+        (is_referable && is_single).then_some((namespace, name))
+    }
+
     /// Returns what it says about the object `name` of this resource in `namespace`.
     #[must_use]
     pub fn cover(&self, gvr: &GroupVersionResource, namespace: Option<&str>, name: &str) -> Cover {
@@ -382,6 +392,25 @@ mod tests {
             "/api/v1/nodes?fieldSelector=metadata.name=n1&labelSelector=a",
         ] {
             assert!(!is_essential(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn kubelet_reads_each_secret_and_config_map_of_a_pod_by_its_name() {
+        for resource in ["secrets", "configmaps"] {
+            let uri = format!("/api/v1/namespaces/a/{resource}?fieldSelector=metadata.name=s");
+            assert_eq!(key(&uri).expect("a key").pod_reference(), Some(("a", "s")));
+        }
+        for other in [
+            "/api/v1/namespaces/a/secrets",
+            "/api/v1/secrets?fieldSelector=metadata.name=s",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name!=s",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name=s,type=b",
+            "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name=s&labelSelector=b",
+            "/api/v1/namespaces/a/pods?fieldSelector=metadata.name=s",
+            "/apis/example.com/v1/namespaces/a/secrets?fieldSelector=metadata.name=s",
+        ] {
+            assert_eq!(key(other).expect("a key").pod_reference(), None, "{other}");
         }
     }
 }

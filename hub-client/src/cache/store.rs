@@ -22,6 +22,7 @@ use yurt_storage::kinds::Kinds;
 use super::entry::{Entry, Reader, StreamState};
 use super::follow::{Following, Turns};
 use super::key::{Cover, Key};
+use super::references::References;
 use crate::health::CloudReach;
 use crate::pool::scope::discover::{discovered, group_path};
 use crate::replicas::{CACHED, PoolData, budget};
@@ -31,7 +32,8 @@ use crate::upstream::{Cloud, describe_answer};
 pub const SELECTIONS_MAX: usize = 2_000;
 /// Maximum number of selections that only callers with a token of their own use. The others are the node's.
 pub const SELECTIONS_OF_TOKENS_MAX: usize = 640;
-/// Time without a reader after which a selection is dropped. Time without the cloud does not count.
+/// Time without a reader after which a selection is dropped. Time without the cloud does not count. One that a pod of
+/// this node may need is kept for the same time again.
 pub const IDLE_MAX: Duration = Duration::from_secs(3600);
 /// The same for a selection that was never complete.
 const INCOMPLETE_IDLE_MAX: Duration = Duration::from_secs(300);
@@ -234,22 +236,51 @@ impl Cache {
     /// Drops selections without a reader for a long time, except what the node itself needs.
     pub(crate) async fn sweep(&self) {
         let (is_up, now) = (self.0.means.reach.borrow().is_up(), Instant::now());
-        let is_idle = |entry: &Arc<Entry>| {
-            if !is_up || entry.is_in_use() || entry.key().is_essential(&self.0.means.node) {
-                entry.touch();
-                return false;
-            }
-            let is_complete = entry.replica().collection().read(Collection::is_complete);
-            let max = if is_complete { IDLE_MAX } else { INCOMPLETE_IDLE_MAX };
-            now.duration_since(entry.used()) >= max
-        };
         let all: Vec<_> = self.0.entries.lock().values().cloned().collect();
-        for entry in all.into_iter().filter(is_idle) {
+        let mut references = None;
+        for entry in all {
+            if !self.is_idle(&entry, is_up, now) {
+                continue;
+            }
+            if let Some((namespace, name)) = entry.key().pod_reference() {
+                // Read at most once, and only if such a selection is idle: pods may be long.
+                let references = references.get_or_insert_with(|| self.references());
+                if references.as_ref().is_none_or(|known| known.has(namespace, name)) {
+                    entry.touch();
+                    continue;
+                }
+            }
             self.drop_replica(entry.replica().name()).await;
             // A request in between may have made it again.
             let mut entries = self.0.entries.lock();
             entries.retain(|_, held| !Arc::ptr_eq(held, &entry));
         }
+    }
+
+    /// True if a selection had no reader for a long time.
+    fn is_idle(&self, entry: &Entry, is_up: bool, now: Instant) -> bool {
+        if !is_up || entry.is_in_use() || entry.key().is_essential(&self.0.means.node) {
+            entry.touch();
+            return false;
+        }
+        let is_complete = entry.replica().collection().read(Collection::is_complete);
+        let max = if is_complete { IDLE_MAX } else { INCOMPLETE_IDLE_MAX };
+        now.duration_since(entry.used()) >= max
+    }
+
+    /// Names that the pods of this node may reference; `None` while the hub does not know the pods.
+    fn references(&self) -> Option<References> {
+        let is_of_pods = |entry: &&Arc<Entry>| {
+            let key = entry.key();
+            key.gvr().resource == "pods" && key.is_essential(&self.0.means.node)
+        };
+        let own = self.0.entries.lock().values().find(is_of_pods).cloned();
+        let own = own.filter(|own| own.is_followed() && own.replica().is_served())?;
+        let pods: Vec<_> = own
+            .replica()
+            .collection()
+            .read(|held| held.objects().cloned().collect());
+        Some(References::of(&pods))
     }
 
     async fn drop_replica(&self, name: &str) {
@@ -427,6 +458,21 @@ mod tests {
             entry
         }
 
+        /// Makes the selection of this node's pods, and its stream.
+        async fn own_pods(&self, pods: &[Value]) -> Arc<Entry> {
+            let own = self.complete(OWN_PODS).await;
+            for (rv, pod) in (11..).zip(pods) {
+                let mut pod = pod.clone();
+                pod["metadata"]["resourceVersion"] = rv.to_string().into();
+                let pod = Object::from_value(pod, own.key().built_in().unwrap()).unwrap();
+                let collection = own.replica().collection();
+                collection.update(|held| held.apply(EventType::Added, pod));
+            }
+            self.cache.0.means.data.replicas().persist(None).await.unwrap();
+            own.set_state(StreamState::Live);
+            own
+        }
+
         /// Names of the selections, which are those on the disk.
         fn names(&self) -> Vec<String> {
             let entries: Vec<_> = self.cache.0.entries.lock().keys().cloned().collect();
@@ -443,6 +489,22 @@ mod tests {
     }
 
     const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+    const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
+
+    /// A selection as the kubelet reads each Secret and ConfigMap.
+    fn one(namespace: &str, resource: &str, name: &str) -> String {
+        format!("/api/v1/namespaces/{namespace}/{resource}?fieldSelector=metadata.name%3D{name}")
+    }
+
+    /// A pod that has ended, and reads the Secret `db` into a variable.
+    fn pod_with_a_secret() -> Value {
+        let variable = json!({"name": "A", "valueFrom": {"secretKeyRef": {"name": "db", "key": "a"}}});
+        json!({
+            "metadata": {"namespace": "shop", "name": "web"},
+            "spec": {"nodeName": "n1", "containers": [{"name": "web", "env": [variable]}]},
+            "status": {"phase": "Succeeded"},
+        })
+    }
 
     #[tokio::test(start_paused = true)]
     async fn selection_remembers_few_changes_of_few_objects() {
@@ -480,16 +542,50 @@ mod tests {
     async fn selection_that_is_read_or_keeps_the_node_running_stays() {
         let held = Held::new();
         let read = held.complete(MAPS).await;
-        let own = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
-        held.complete(own).await;
+        held.complete(OWN_PODS).await;
         let reader = read.replica().collection().clone();
         for _ in 0..3 {
             held.after(61).await;
-            assert_eq!(held.names(), [MAPS, own]);
+            assert_eq!(held.names(), [MAPS, OWN_PODS]);
         }
         drop(reader);
         held.after(61).await;
-        assert_eq!(held.names(), [own]);
+        assert_eq!(held.names(), [OWN_PODS]);
+    }
+
+    /// The kubelet ends the watch of an object that only variables name, or that is immutable.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_pod_of_this_node_references_stays_as_long_as_the_pod() {
+        let held = Held::new();
+        let own = held.own_pods(&[pod_with_a_secret()]).await;
+        let needed = one("shop", "secrets", "db");
+        for other in [&needed, &one("shop", "secrets", "old"), &one("bank", "secrets", "db")] {
+            held.complete(other).await;
+        }
+        for _ in 0..3 {
+            held.after(61).await;
+            assert_eq!(held.names(), [&needed, OWN_PODS]);
+        }
+        let restart = |held: &mut Collection| held.restart(0, Vec::new(), ResourceVersion(20));
+        own.replica().collection().update(restart);
+        held.after(61).await;
+        assert_eq!(held.names(), [OWN_PODS]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_pod_may_reference_stays_while_the_pods_are_not_known() {
+        let held = Held::new();
+        let needed = one("shop", "secrets", "db");
+        held.complete(&needed).await;
+        held.after(61).await;
+        assert_eq!(held.names(), [needed.as_str()], "no pods are read");
+        let own = held.own_pods(&[]).await;
+        own.set_state(StreamState::Refused);
+        held.after(61).await;
+        assert_eq!(held.names(), [&needed, OWN_PODS], "there may be later pods");
+        own.set_state(StreamState::Live);
+        held.after(61).await;
+        assert_eq!(held.names(), [OWN_PODS]);
     }
 
     #[tokio::test(start_paused = true)]
