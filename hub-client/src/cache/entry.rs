@@ -33,7 +33,7 @@ pub enum StreamState {
     Starting,
     /// The cloud confirmed the position.
     Live,
-    /// The connection to the cloud failed, or the cloud asked to come back later.
+    /// The stream ended, the connection to the cloud failed, or the cloud asked to come back later.
     Lost,
     /// The cloud or this hub refused: the credential, the resource, or the size.
     Refused,
@@ -43,7 +43,8 @@ pub enum StreamState {
 pub struct Entry {
     key: Key,
     replica: Arc<Replica>,
-    state: watch::Sender<(StreamState, Instant)>,
+    /// With the time of the last loss of a live stream; `None` before the first.
+    state: watch::Sender<(StreamState, Option<Instant>)>,
     /// True until a request has waited for the selection in vain: later ones do not wait.
     is_awaited: AtomicBool,
     readers: watch::Sender<Readers>,
@@ -74,7 +75,7 @@ impl Entry {
         Self {
             key,
             replica,
-            state: watch::Sender::new((StreamState::Starting, Instant::now())),
+            state: watch::Sender::new((StreamState::Starting, None)),
             is_awaited: AtomicBool::new(true),
             readers: watch::Sender::default(),
             used: Mutex::new(Instant::now()),
@@ -107,22 +108,22 @@ impl Entry {
     }
 
     pub(super) fn set_state(&self, state: StreamState) {
-        self.state.send_if_modified(|known| {
-            let is_news = known.0 != state;
-            if is_news {
-                *known = (state, Instant::now());
+        self.state.send_if_modified(|(known, lost)| {
+            let before = std::mem::replace(known, state);
+            if before == StreamState::Live && state != StreamState::Live {
+                *lost = Some(Instant::now());
             }
-            is_news
+            before != state
         });
     }
 
-    /// True if the cloud confirmed the data, or the connection to it was lost only just now.
+    /// True if the cloud confirmed the data, and the stream is open or was lost only just now.
     #[must_use]
     pub fn is_followed(&self) -> bool {
-        let (state, since) = *self.state.borrow();
+        let (state, lost) = *self.state.borrow();
         match state {
             StreamState::Live => true,
-            StreamState::Lost => since.elapsed() < LOST_MAX,
+            StreamState::Lost => lost.is_some_and(|lost| lost.elapsed() < LOST_MAX),
             StreamState::Starting | StreamState::Refused => false,
         }
     }
@@ -320,6 +321,9 @@ mod tests {
         let entry = entry(&folder);
         assert!(!entry.is_followed(), "nothing is known yet");
         entry.set_state(StreamState::Lost);
+        assert!(!entry.is_followed(), "the cloud never confirmed the data of the disk");
+        entry.set_state(StreamState::Live);
+        entry.set_state(StreamState::Lost);
         tokio::time::advance(LOST_MAX / 2).await;
         assert!(entry.is_followed(), "the cloud may be gone without a probe that failed");
         entry.set_state(StreamState::Lost);
@@ -329,6 +333,19 @@ mod tests {
         assert!(entry.is_followed());
         entry.set_state(StreamState::Refused);
         assert!(!entry.is_followed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_failure_does_not_prolong_the_time_of_a_lost_selection() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        entry.set_state(StreamState::Live);
+        entry.set_state(StreamState::Lost);
+        tokio::time::advance(LOST_MAX).await;
+        for later in [StreamState::Lost, StreamState::Refused, StreamState::Lost] {
+            entry.set_state(later);
+            assert!(!entry.is_followed(), "{later:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -153,6 +153,8 @@ impl Following {
         let (state, pause) = match ended {
             StreamEnd::Closed | StreamEnd::Overtaken => {
                 if self.entry.state() == StreamState::Live {
+                    // The next stream may begin hours later.
+                    self.entry.set_state(StreamState::Lost);
                     return backoff.short();
                 }
                 (StreamState::Lost, backoff.grow())
@@ -189,5 +191,44 @@ impl Following {
         self.data.sources().lost(name);
         self.entry.set_state(state);
         pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_runtime::Clock;
+    use yurt_test_support::TestDir;
+
+    use super::super::key::Key;
+    use super::*;
+
+    const PODS: &str = "/api/v1/pods";
+
+    fn following(folder: &TestDir) -> Following {
+        let (key, _) = Key::parse(PODS).unwrap();
+        let data = PoolData::open(folder.path(), "", usize::MAX, Clock::system()).unwrap();
+        let replica = data.replicas().create(PODS, key.built_in().unwrap());
+        Following {
+            entry: Arc::new(Entry::new(key, replica, true)),
+            data: Arc::new(data),
+            cloud: Arc::new(Cloud::for_test("http://127.0.0.1:9")),
+            reach: watch::Sender::default().subscribe(),
+            wake: Arc::default(),
+            turns: None,
+        }
+    }
+
+    /// A silent link ends the stream like a normal end does. Hours may pass until the next one.
+    #[test]
+    fn selection_is_not_live_between_two_streams() {
+        let folder = TestDir::new();
+        let following = following(&folder);
+        let (mut begin, mut backoff) = (Begin::Resume, Backoff::default());
+        for ended in [StreamEnd::Closed, StreamEnd::Overtaken] {
+            following.entry.set_state(StreamState::Live);
+            following.after(PODS, &Reader::Node, ended, &mut begin, &mut backoff);
+            assert_eq!(following.entry.state(), StreamState::Lost);
+            assert!(following.entry.is_followed(), "the next one is due at once");
+        }
     }
 }
