@@ -10,7 +10,6 @@ use http::{Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{GroupVersionResource, ObjectKey, RequestInfo, ResourceKind};
 use yurt_collection::Collection;
@@ -235,11 +234,11 @@ impl Cache {
 
     /// Drops selections without a reader for a long time, except what the node itself needs.
     pub(crate) async fn sweep(&self) {
-        let (is_up, now) = (self.0.means.reach.borrow().is_up(), Instant::now());
         let all: Vec<_> = self.0.entries.lock().values().cloned().collect();
         let mut references = None;
         for entry in all {
-            if !self.is_idle(&entry, is_up, now) {
+            // Judged right before its own deletion: those before it take time.
+            if !self.is_idle(&entry) {
                 continue;
             }
             if let Some((namespace, name)) = entry.key().pod_reference() {
@@ -258,14 +257,15 @@ impl Cache {
     }
 
     /// True if a selection had no reader for a long time.
-    fn is_idle(&self, entry: &Entry, is_up: bool, now: Instant) -> bool {
+    fn is_idle(&self, entry: &Entry) -> bool {
+        let is_up = self.0.means.reach.borrow().is_up();
         if !is_up || entry.is_in_use() || entry.key().is_essential(&self.0.means.node) {
             entry.touch();
             return false;
         }
         let is_complete = entry.replica().collection().read(Collection::is_complete);
         let max = if is_complete { IDLE_MAX } else { INCOMPLETE_IDLE_MAX };
-        now.duration_since(entry.used()) >= max
+        entry.used().elapsed() >= max
     }
 
     /// Names that the pods of this node may reference; `None` while the hub does not know the pods.
@@ -406,6 +406,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use http::HeaderValue;
     use yurt_apimachinery::watch::EventType;
     use yurt_apimachinery::{Object, ResourceVersion};
@@ -599,6 +600,28 @@ mod tests {
         assert_eq!(held.names(), [MAPS], "its readers have an hour to return");
         held.after(2).await;
         assert_eq!(held.names(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn loss_of_the_cloud_during_a_sweep_keeps_what_is_not_dropped_yet() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        // The one thread for the disk can be kept busy.
+        let runtime = runtime.enable_all().start_paused(true).max_blocking_threads(1).build();
+        runtime.unwrap().block_on(async {
+            let held = Held::new();
+            held.complete(MAPS).await;
+            held.complete("/api/v1/pods").await;
+            tokio::time::advance(IDLE_MAX).await;
+            let (release, busy) = std::sync::mpsc::channel::<()>();
+            let disk = tokio::task::spawn_blocking(move || busy.recv());
+            let mut sweep = std::pin::pin!(held.cache.sweep());
+            assert!(sweep.as_mut().now_or_never().is_none(), "the first deletion waits");
+            held.set_failed(2);
+            release.send(()).unwrap();
+            disk.await.unwrap().unwrap();
+            sweep.await;
+            assert_eq!(held.names(), ["/api/v1/pods"]);
+        });
     }
 
     #[tokio::test]
