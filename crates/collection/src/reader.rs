@@ -42,8 +42,11 @@ pub enum Delivery {
     Current {
         /// Its current state.
         object: Object,
-        /// It did not exist at the reader's position.
+        /// It did not exist when the catch-up began. An earlier batch may have sent it: ADDED is safe for both cases,
+        /// while a change of an unknown object contradicts the history.
         created: bool,
+        /// The reader may hold a state of it, from before the catch-up or from within.
+        known: bool,
     },
     /// Catch-up: the object was deleted. It carries the deletion's RV, or the reader's own position if the deletion was
     /// not watched.
@@ -296,7 +299,8 @@ impl Collection {
             reader.step_from = reader.position;
             deliveries.push(Delivery::DiffBegin(self.position));
         }
-        // Objects it may have received in this catch-up: those that lived when it began, and have an RV up to here.
+        // It may know objects from before the catch-up, and those that changed since it began: an earlier state may have
+        // been sent in this catch-up.
         let knows = (reader.resumed_at, reader.position);
         let from = self.first_due(reader);
         if reader.began_at == NO_STEP {
@@ -322,8 +326,8 @@ impl Collection {
                 return deliveries;
             }
             reader.position = rv;
+            let up_to = if rv <= reader.began_at { knows.0 } else { knows.1 };
             if next_gone == Some(rv) {
-                let up_to = if rv <= reader.began_at { knows.0 } else { knows.1 };
                 let gone = gone.next().filter(|gone| keys.contains(gone.object.key().as_str()));
                 let gone = gone.filter(|gone| !reader.is_client || self.is_known(gone, up_to));
                 deliveries.extend(gone.map(|gone| Delivery::Gone(gone.object.clone())));
@@ -332,10 +336,10 @@ impl Collection {
                 .filter(|(_, key)| keys.contains(key.as_str()))
                 .and_then(|(_, key)| self.objects.get(key))
             {
-                let created = found.created > reader.resumed_at;
                 deliveries.push(Delivery::Current {
                     object: found.object.clone(),
-                    created,
+                    created: found.created > reader.resumed_at,
+                    known: !reader.is_client || found.created <= up_to,
                 });
             }
         }

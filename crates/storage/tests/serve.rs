@@ -215,6 +215,54 @@ async fn object_that_left_the_selection_while_nobody_watched_is_gone_for_who_may
     assert_eq!(next(&mut resumed).await, "DELETED new@13", "it was selected at 12");
 }
 
+/// More services than a watch takes at a time, all selected by l=x.
+fn many(from: u64) -> Vec<Object> {
+    let service = |n: u64| service(&format!("n{n:02}"), from + n, "x");
+    (0..100).map(service).collect()
+}
+
+/// The next events up to `last`, or up to the end of the stream.
+async fn until(frames: &mut Frames, last: &str) -> Vec<String> {
+    let mut events = vec![next(frames).await];
+    while events.last().is_some_and(|event| event != last && event != "end") {
+        events.push(next(frames).await);
+    }
+    events
+}
+
+/// Conformance: 3.F32
+#[tokio::test(start_paused = true)]
+async fn object_that_leaves_the_selection_during_a_catch_up_is_gone_for_who_received_it() {
+    let shared = collection();
+    for object in many(11) {
+        shared.update(|c| c.apply(EventType::Added, object));
+    }
+    overrun(&shared, 200);
+    let mut resumed = watch(&shared, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
+    assert_eq!(next(&mut resumed).await, "ADDED n00@11");
+    shared.update(|c| c.apply(EventType::Modified, service("n00", 20_000, "y")));
+    shared.update(|c| c.apply(EventType::Added, service("end", 20_001, "x")));
+    let rest = until(&mut resumed, "ADDED end@20001").await;
+    assert_eq!(rest.len(), 101, "99 services, the deletion, the end: {rest:?}");
+    assert_eq!(rest[99], "DELETED n00@20000");
+}
+
+/// Conformance: 3.F16, 3.F32
+#[tokio::test(start_paused = true)]
+async fn object_that_leaves_the_selection_after_a_stalled_initial_state_is_gone() {
+    let shared = collection();
+    shared.update(|c| c.restart(0, many(1), rv(100)));
+    let mut stalled = watch(&shared, request("watch=1&labelSelector=l%3Dx"));
+    assert_eq!(next(&mut stalled).await, "ADDED n00@1");
+    shared.update(|c| c.apply(EventType::Added, service("z-new", 101, "x")));
+    overrun(&shared, 200);
+    let initial = until(&mut stalled, "ADDED z-new@101").await;
+    assert_eq!(initial.len(), 100, "the present state, as the log does not reach back");
+    shared.update(|c| c.apply(EventType::Modified, service("z-new", 20_000, "y")));
+    let rest = until(&mut stalled, "DELETED z-new@20000").await;
+    assert_eq!(rest.last().map(String::as_str), Some("DELETED z-new@20000"), "{rest:?}");
+}
+
 /// The next event's type and object.
 async fn body(frames: &mut Frames) -> (String, Value) {
     let frame = frames.next().await.expect("an event");

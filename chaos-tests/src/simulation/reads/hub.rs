@@ -474,8 +474,10 @@ impl Stream {
                 Delivery::DiffBegin(_) => Frame::StepBegins,
                 Delivery::DiffEnd { to, jumped } => Frame::StepEnds { to, jumped },
                 Delivery::Gone(object) => Frame::Event(EventType::Deleted, object),
-                Delivery::Current { object, created: true } => Frame::Event(EventType::Added, object),
-                Delivery::Current { object, created: false } => Frame::Event(EventType::Modified, object),
+                Delivery::Current {
+                    object, created: true, ..
+                } => Frame::Event(EventType::Added, object),
+                Delivery::Current { object, .. } => Frame::Event(EventType::Modified, object),
                 Delivery::Exact(change) => {
                     let event = match change.kind {
                         ChangeKind::Created => EventType::Added,

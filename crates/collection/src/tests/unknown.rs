@@ -12,7 +12,9 @@ fn told(held: &Collection, reader: &mut Reader, max: usize) -> Vec<String> {
                 ChangeKind::Updated => ("", &change.object),
                 ChangeKind::Deleted => ("no ", &change.object),
             },
-            Delivery::Current { object, created: true } => ("new ", object),
+            Delivery::Current {
+                object, created: true, ..
+            } => ("new ", object),
             Delivery::Current { object, .. } => ("", object),
             Delivery::Gone(object) => ("no ", object),
             Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return None,
@@ -126,4 +128,60 @@ fn object_that_was_not_held_is_not_in_the_state_before_its_deletion() {
     held.apply(EventType::Deleted, service("n", 2, 12));
     let state = pages(&held, 10, &KeyRange::all(), 9).expect("within the log");
     assert_eq!(state.into_keys().collect::<Vec<_>>(), ["shop/a"]);
+}
+
+/// Names of the objects in a catch-up of which the client may hold a state.
+fn known(deliveries: &[Delivery]) -> Vec<&str> {
+    let name = |delivery| match delivery {
+        &Delivery::Current { ref object, known, .. } => known.then(|| object.name()),
+        _ => None,
+    };
+    deliveries.iter().filter_map(name).collect()
+}
+
+#[test]
+fn object_that_an_earlier_batch_of_a_catch_up_sent_is_known() {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("old", 1, 5)], rv(10));
+    held.apply(EventType::Added, service("sent", 2, 11));
+    held.apply(EventType::Added, service("later", 3, 12));
+    held.apply(EventType::Modified, service("old", 1, 14));
+    let mut client = at(&held, 10).without_tail().for_client();
+    let first = held.read(&mut client, 2).expect("within history");
+    assert_eq!(known(&first), [""; 0], "sent was created after 10");
+    held.apply(EventType::Modified, service("sent", 2, 15));
+    held.apply(EventType::Added, service("new", 4, 16));
+    let rest = held.read(&mut client, 9).expect("within history");
+    assert_eq!(known(&rest), ["old", "sent"]);
+}
+
+#[test]
+fn object_of_a_step_that_left_the_log_half_sent_is_known() {
+    let limits = Limits {
+        bytes_min: 6_000,
+        ..Limits::default()
+    };
+    let mut held = Collection::with_limits(false, limits);
+    held.restart(0, vec![service("busy", 1, 5)], rv(10));
+    let mut client = held.follow().for_client();
+    let list = vec![service("busy", 1, 5), service("sent", 2, 11), service("later", 3, 13)];
+    held.replace(list, rv(20)).expect("a later list");
+    assert_eq!(told(&held, &mut client, 2), ["new sent@11"]);
+    held.apply(EventType::Modified, service("sent", 2, 21));
+    for at in 22..60 {
+        held.apply(EventType::Modified, service("busy", 1, at));
+    }
+    assert!(held.log_from > rv(20), "the step has left the log");
+    let rest = held.read(&mut client, 9).expect("the client was at 10 before the step");
+    assert!(known(&rest).contains(&"sent"), "{rest:?}");
+}
+
+/// It may have received later states elsewhere, or an initial state that is newer than its position.
+#[test]
+fn reader_that_is_no_settled_client_may_hold_every_object() {
+    let mut held = watched();
+    held.apply(EventType::Added, service("new", 3, 21));
+    let mut copy = at(&held, 10).without_tail();
+    let told = held.read(&mut copy, 9).expect("within history");
+    assert_eq!(known(&told), ["a", "new"]);
 }

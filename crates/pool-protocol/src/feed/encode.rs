@@ -232,8 +232,10 @@ pub fn as_events(fed: ResourceVersion, deliveries: &[Delivery]) -> Option<Vec<(E
             },
             change.object.clone(),
         )),
-        Delivery::Current { object, created: true } => Some((EventType::Added, object.clone())),
-        Delivery::Current { object, created: false } => Some((EventType::Modified, object.clone())),
+        Delivery::Current {
+            object, created: true, ..
+        } => Some((EventType::Added, object.clone())),
+        Delivery::Current { object, .. } => Some((EventType::Modified, object.clone())),
         Delivery::Gone(object) => Some((EventType::Deleted, object.clone())),
         Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
     };

@@ -70,11 +70,11 @@ impl WatcherView {
         match delivery {
             Delivery::Exact(change) => self.exact(change),
             Delivery::Current { object, .. } | Delivery::Gone(object) if !self.inside(object) => None,
-            Delivery::Current { object, created } => match self.see(object) {
+            Delivery::Current { object, created, known } => match self.see(object) {
                 Some(seen) if *created => Some(self.encode(EventType::Added, &seen.bytes())),
                 Some(seen) => Some(self.encode(EventType::Modified, &seen.bytes())),
-                None if *created => None,
-                // It may have matched at the client's position: report that it is absent now.
+                None if !*known => None,
+                // An earlier state may have matched: report that it is absent now.
                 None => Some(self.final_frame(object)),
             },
             Delivery::Gone(object) => Some(self.final_frame(object)),

@@ -370,7 +370,11 @@ impl Watch {
                     // these.
                     true if object.resource_version() > at => None,
                     // The client may hold objects that are not selected now.
-                    true => Some(Pending::Delivery(Delivery::Current { object, created: false })),
+                    true => Some(Pending::Delivery(Delivery::Current {
+                        object,
+                        created: false,
+                        known: true,
+                    })),
                 };
                 self.pending.extend(objects.into_iter().filter_map(tell));
             }

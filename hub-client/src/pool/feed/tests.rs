@@ -59,6 +59,7 @@ fn what_does_not_follow_in_the_log_is_fed_as_a_snapshot() {
     let at = |rv: u64| Delivery::Current {
         object: service("web", rv, 0),
         created: false,
+        known: true,
     };
     let told = |fed, deliveries: &[Delivery]| as_events(ResourceVersion(fed), deliveries).map(|events| events.len());
     assert_eq!(told(4, &[at(5), at(7)]), Some(2));
