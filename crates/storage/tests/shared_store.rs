@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
-use yurt_collection::{Collection, Delivery, Reader};
+use yurt_collection::{Collection, Delivery, Limits, Reader};
 use yurt_runtime::Clock;
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::contract::put;
@@ -803,6 +803,36 @@ async fn step_is_applied_to_the_state_it_builds_upon_only() {
     link.let_go();
     other.persist(None).await.expect("the store has more");
     assert_eq!(shown(&other), ["a@5", "b@12"]);
+}
+
+/// The followers have received every deletion, and a coordinator that starts needs those after the floor alone.
+#[tokio::test]
+async fn rows_of_forgotten_deletions_leave_the_store() {
+    let pool = Pool::new().await;
+    let (one, other) = (pool.join(), pool.join());
+    let limits = Limits {
+        tombstones: 3,
+        ..Limits::default()
+    };
+    update(&one, |held| held.set_limits(limits));
+    update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
+    for n in 0..20 {
+        let name = format!("b{n}");
+        update(&one, |held| held.apply(EventType::Added, service(&name, 11 + 2 * n)));
+        one.persist(None).await.expect("stored");
+        update(&one, |held| held.apply(EventType::Deleted, service(&name, 12 + 2 * n)));
+        one.persist(None).await.expect("stored");
+        assert_eq!(shown(&other), ["a@5"]);
+    }
+    let rows: Vec<usize> = pool.folders().into_values().collect();
+    assert_eq!(rows, [4], "the object and three deletions");
+    let late = pool.join();
+    let floor = read(&one, Collection::floor);
+    assert_eq!((read(&late, Collection::floor), shown(&late)), (floor, shown(&one)));
+    let mut reader = read(&late, |held| held.open(floor)).expect("it is within history");
+    let told = read(&late, |held| held.read(&mut reader, 16)).expect("it goes on");
+    let gone = told.iter().filter(|delivery| matches!(delivery, Delivery::Gone(_)));
+    assert_eq!(gone.count(), 3, "{told:?}");
 }
 
 /// An administrator voids it: no coordinator may serve what it holds in memory, or store it again.

@@ -5,9 +5,9 @@
 //!   /~pool/<collection>/<folder>/o/<key>   object          …/t/<rv>/<key>  tombstone          …/r/<to>/<after>/<key>  range
 //! ```
 //! A small change is one transaction with the pointer. The transaction compares the pointer that it builds upon, and
-//! the caller's guards (the election's record). A large change fills a new folder first; then the pointer flips, and
-//! the old folder is deleted (`folders`). Followers see both through the store's commits and apply up to the pointer
-//! only.
+//! the caller's guards (the election's record). Where it has room, it also deletes rows of deletions that are forgotten.
+//! A large change fills a new folder first; then the pointer flips, and the old folder is deleted (`folders`). Followers
+//! see both through the store's commits and apply up to the pointer only.
 //!
 //! A commit ends as a whole, with everything that follows from its outcome, also when its caller is gone.
 

@@ -1,6 +1,7 @@
 //! Commits of a collection to the shared store: a small change in one transaction, a large one through a new folder.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use yurt_apimachinery::ResourceVersion;
@@ -146,10 +147,18 @@ impl SharedStore {
             return self.commit_whole(name, change, guard).await;
         };
         let pointer = change.pointer(stored.folder.clone());
-        let rows = small_ops(name, &pointer.folder, &change.dirty);
+        let rows = self.small_ops(name, &pointer, &change.dirty);
         let mut ops: Vec<Op> = guard.cloned().into_iter().chain(rows).collect();
         ops.push(put(pointer_key(name), pointer.encode()?, change.expected()));
         self.storage.write(ops).await
+    }
+
+    fn small_ops(&self, name: &str, pointer: &Pointer, dirty: &Dirty) -> Vec<Op> {
+        let all = self.known.lock();
+        let folder = all.get(name).and_then(|known| known.folders.get(&pointer.folder));
+        let none = BTreeMap::new();
+        let stored = folder.map_or(&none, |folder| &folder.rows);
+        small_ops(name, &pointer.folder, dirty, stored, pointer.floor)
     }
 
     /// Fills a new folder and flips the pointer. When that fails, the folder is deleted.
