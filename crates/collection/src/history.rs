@@ -131,6 +131,12 @@ impl Collection {
         around.map(|gap| gap.to).max()
     }
 
+    /// Start of the first gap that contains `position`.
+    pub(super) fn start_of_gap(&self, position: ResourceVersion) -> Option<ResourceVersion> {
+        let around = self.gaps.iter().filter(|gap| gap.holds(position));
+        around.map(|gap| gap.from).min()
+    }
+
     /// Deletions remembered with their RV, oldest first.
     pub fn tombstones(&self) -> impl Iterator<Item = &Object> {
         self.tombstones.values()

@@ -104,7 +104,12 @@ impl Collection {
     /// # Errors
     /// [`Expired`] when a deletion that the client needs may have been forgotten.
     pub fn correction(&self, position: ResourceVersion) -> Result<(Reader, Vec<Object>), Expired> {
-        let to = self.unsettled().max(position).min(self.position);
+        let mut to = self.unsettled().max(position).min(self.position);
+        // No reader begins inside of a gap, and neither does a client. From the start of the gap on the reader sends
+        // everything in RV order, so a client that is cut there misses nothing. Gaps of several sources may overlap.
+        while let Some(start) = self.start_of_gap(to) {
+            to = start;
+        }
         let reader = match to == self.position {
             true => self.follow(),
             false => self.open(to)?,

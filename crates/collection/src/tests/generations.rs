@@ -60,6 +60,31 @@ fn clients_at_old_numbers_are_told_everything_for_good() {
     );
 }
 
+/// The reader begins before the list, so the client never receives the list's RV before all other objects.
+#[test]
+fn client_receives_everything_if_a_later_list_jumped_over_the_highest_old_number() {
+    let mut collection = rolled_back();
+    collection.apply(EventType::Deleted, service("d", 5, 80));
+    let list = vec![service("a", 1, 150), service("e", 6, 130)];
+    collection.replace(list, rv(150)).expect("a later list");
+    // A copy that took over another one's history has gaps that overlap.
+    collection.add_gap(Gap {
+        from: rv(72),
+        to: rv(90),
+    });
+    assert_eq!(collection.resumption(rv(72)), Ok(Resumption::Everything));
+    let (mut reader, gone) = collection.correction(rv(72)).expect("everything is remembered");
+    assert_eq!(reader.position(), rv(72));
+    assert_eq!(names(&gone), [("b", "u2"), ("c", "u3"), ("d", "u4")]);
+    let mut versions = Vec::new();
+    while reader.position() < collection.position() {
+        let rest = collection.read(&mut reader, 1).expect("from there");
+        let changes = rest.iter().filter(|delivery| matches!(delivery, Delivery::Exact(_)));
+        versions.extend(changes.map(|_| reader.position().0));
+    }
+    assert_eq!(versions, [80, 130, 150]);
+}
+
 #[test]
 fn old_numbers_outlive_a_restart() {
     let collection = rolled_back();
