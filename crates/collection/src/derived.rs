@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Collection, Recovered};
+use super::{Change, ChangeKind, Collection, RangeTombstone, Recovered, Step};
 
 mod project;
 
@@ -182,6 +182,30 @@ impl Collection {
     pub(super) fn unhide(&mut self, key: &ObjectKey) -> Option<ResourceVersion> {
         let hidden = self.derived.as_mut()?.withheld.remove(key)?;
         (hidden.created != NEVER).then_some(hidden.created)
+    }
+
+    /// Takes an unwatched deletion up to `to`, if the view hides this object. Readers receive it as if the object had been
+    /// shown until now, because some may not have received that it was hidden.
+    pub(super) fn remove_hidden(&mut self, gone: &Object, to: ResourceVersion) {
+        let after = self.position;
+        let Some(derived) = &mut self.derived else { return };
+        let hidden = derived.withheld.get(gone.key());
+        if hidden.is_none_or(|hidden| hidden.object.uid() != gone.uid()) {
+            return;
+        }
+        if let Some(Withheld { object, created }) = derived.withheld.remove(gone.key()) {
+            let last = object.with_resource_version(after);
+            self.add_range_tombstone(RangeTombstone { after, to, object }, created);
+            if created != NEVER {
+                let change = Change::new(ChangeKind::Deleted, last, None, true);
+                self.push(Step::Unwatched(change));
+            }
+        }
+    }
+
+    /// True if the object of `range` was hidden and never shown. Only a client that receives everything may hold it.
+    pub(super) fn was_never_shown(&self, range: &RangeTombstone) -> bool {
+        !self.may_be_known(range.to, range.object.key(), self.position)
     }
 
     /// Sends the objects again whose last revision had no RV of its own.

@@ -114,7 +114,9 @@ impl Collection {
             true => self.follow(),
             false => self.open(to)?,
         };
-        let ranges = self.ranges.iter().filter(|range| range.after < to);
+        // The reader delivers the later ones, but never those of objects that were never shown.
+        let is_due = |range: &&RangeTombstone| range.after < to || self.was_never_shown(range);
+        let ranges = self.ranges.iter().filter(is_due);
         let buried = self
             .tombstones
             .values()

@@ -217,6 +217,7 @@ impl Collection {
                 // A later object of this name may have replaced one that `C` covers, and `C` covers it, too. That
                 // happens when the step was sent to a replica that continued with its previous source in the meantime.
                 EventType::Deleted if self.is_held(&object) => self.remove_unwatched(object.key(), to),
+                EventType::Deleted => self.remove_hidden(&object, to),
                 _ => {}
             }
         }

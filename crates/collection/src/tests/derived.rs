@@ -144,3 +144,81 @@ fn deletion_of_a_hidden_object_reaches_only_readers_that_may_know_it() {
     let (_, gone) = view.correction(rv(9)).expect("nothing is forgotten");
     assert_eq!(gone.len(), 1);
 }
+
+/// A step of the source from the view's position to `to`, found by a list, that deletes `object` unwatched.
+fn unwatched(view: &Collection, object: Object, to: u64) -> Vec<Filtered> {
+    let gone = Delivery::Gone(object.with_resource_version(view.position()));
+    let end = Delivery::DiffEnd {
+        to: rv(to),
+        jumped: true,
+    };
+    let step = [Delivery::DiffBegin(rv(to)), gone, end];
+    step.map(|delivery| Filtered::new(delivery, |_| None)).into()
+}
+
+/// `a` was shown and hidden, `h` was never shown; then lists show that both are gone.
+fn view_without_its_hidden_objects() -> Collection {
+    let kind = find_kind("", "services").expect("services must be built in");
+    let mut view = view_after(11);
+    view.revise(vec![(key("a"), None)]);
+    view.withhold(service("h", 9, 7));
+    view.advance(rv(15));
+    for (object, to) in [(service("a", 1, 5), 20), (service("h", 9, 7), 30)] {
+        let step = unwatched(&view, object, to);
+        view.project(step, kind, rv(to));
+    }
+    view
+}
+
+#[test]
+fn hidden_object_that_a_list_lacks_is_hidden_no_longer() {
+    let view = view_without_its_hidden_objects();
+    assert_eq!((view.withheld().count(), view.range_tombstones().len()), (0, 2));
+}
+
+#[test]
+fn unwatched_deletion_of_a_hidden_object_reaches_readers_that_may_know_it() {
+    let view = view_without_its_hidden_objects();
+    // Cut between the revision and the list, it may have missed the revision.
+    let client = view.open(rv(15)).expect("within history").for_client();
+    for mut client in [client.clone(), client.without_tail()] {
+        let mut all = Vec::new();
+        while client.position() < view.position() {
+            all.extend(view.read(&mut client, 10).expect("nothing is forgotten"));
+        }
+        let gone = |delivery: &Delivery| match delivery {
+            Delivery::Exact(change) => Some(change.object.key().name().to_owned()),
+            Delivery::Gone(object) => Some(object.name().to_owned()),
+            _ => None,
+        };
+        let gone: Vec<String> = all.iter().filter_map(gone).collect();
+        assert_eq!(gone, ["a"], "h was never shown");
+    }
+}
+
+#[test]
+fn unwatched_deletion_of_a_hidden_object_reaches_clients_of_an_earlier_view() {
+    let view = view_without_its_hidden_objects();
+    assert_eq!(view.resumption(rv(10)), Ok(Resumption::Everything));
+    let (mut reader, gone) = view.correction(rv(10)).expect("nothing is forgotten");
+    let mut names: Vec<String> = gone.iter().map(|object| object.name().to_owned()).collect();
+    while reader.position() < view.position() {
+        let deliveries = view.read(&mut reader, 10).expect("nothing is forgotten");
+        let deleted = deliveries.iter().filter_map(|delivery| match delivery {
+            Delivery::Exact(change) => Some(change.object.name().to_owned()),
+            _ => None,
+        });
+        names.extend(deleted);
+    }
+    assert_eq!(names, ["h", "a"]);
+}
+
+#[test]
+fn another_object_of_that_name_stays_hidden() {
+    let kind = find_kind("", "services").expect("services must be built in");
+    let mut view = view();
+    view.withhold(service("h", 9, 7));
+    let step = unwatched(&view, service("h", 8, 4), 20);
+    view.project(step, kind, rv(20));
+    assert_eq!(view.withheld().count(), 1);
+}
