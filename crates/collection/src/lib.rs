@@ -271,16 +271,30 @@ impl Collection {
         self.log_bytes += step.size();
         self.log.push_back(step);
         let budget = self.log_budget();
-        while self.log_bytes > budget {
-            let Some(step) = self.log.pop_front() else { break };
-            self.log_bytes -= step.size();
-            self.first_seq += 1;
-            self.log_from = match &step {
-                Step::Change(change) => change.resource_version(),
-                Step::DiffEnd { to, .. } => *to,
-                Step::DiffBegin { .. } | Step::Unwatched(_) => self.log_from,
-            };
+        while self.log_bytes > budget && !self.holds_one_unwatched() {
+            let is_unwatched = matches!(self.log.front(), Some(Step::Unwatched(_)));
+            self.forget_step();
+            // Readers before the change that follows an unwatched deletion need both.
+            if is_unwatched && matches!(self.log.front(), Some(Step::Change(_))) {
+                self.forget_step();
+            }
         }
+    }
+
+    /// True if the log holds nothing but an unwatched deletion, whose change comes next.
+    fn holds_one_unwatched(&self) -> bool {
+        self.log.len() == 1 && matches!(self.log.front(), Some(Step::Unwatched(_)))
+    }
+
+    fn forget_step(&mut self) {
+        let Some(step) = self.log.pop_front() else { return };
+        self.log_bytes -= step.size();
+        self.first_seq += 1;
+        self.log_from = match &step {
+            Step::Change(change) => change.resource_version(),
+            Step::DiffEnd { to, .. } => *to,
+            Step::DiffBegin { .. } | Step::Unwatched(_) => self.log_from,
+        };
     }
 
     fn next_seq(&self) -> u64 {

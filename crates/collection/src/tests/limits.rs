@@ -95,6 +95,37 @@ fn reader_at_a_difference_that_left_the_log_is_told_its_deletions() {
     }
 }
 
+/// A deletion that the source did not send has no RV: it belongs to the change that created the object again.
+#[test]
+fn unwatched_deletion_leaves_the_log_with_the_change_that_follows_it() {
+    for bytes_min in (600..2_600).step_by(10) {
+        let limits = Limits {
+            bytes_min,
+            ..Limits::default()
+        };
+        let mut held = Collection::with_limits(false, limits);
+        held.restart(0, vec![service("a", 1, 5), service("b", 2, 6)], rv(10));
+        held.apply(EventType::Added, service("a", 3, 15));
+        for at in 21..30 {
+            let mut reader = held.open(rv(10)).expect("within history").for_client();
+            let told = held.read(&mut reader, usize::MAX).expect("within history");
+            let is_gone = |delivery: &Delivery| match delivery {
+                Delivery::Gone(object) => object.uid() == "u1",
+                Delivery::Exact(change) => change.kind == ChangeKind::Deleted && change.object.uid() == "u1",
+                _ => false,
+            };
+            assert!(
+                told.iter().any(is_gone),
+                "{bytes_min} bytes, C = {}: {told:?}",
+                held.position()
+            );
+            let objects = held.snapshot_at(rv(10), &KeyRange::all(), "").map(Iterator::count);
+            assert!(matches!(objects, Err(_) | Ok(2)), "{bytes_min} bytes: {objects:?}");
+            held.apply(EventType::Modified, service("b", 2, at));
+        }
+    }
+}
+
 /// The position of a reader that fell behind by one change more than the log of a selection has, and the last one within it.
 #[test]
 fn log_of_a_selection_is_a_multiple_of_its_objects() {
