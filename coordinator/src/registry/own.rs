@@ -146,6 +146,11 @@ impl OwnStore {
         &self.guard
     }
 
+    /// True if other coordinators write to the same store, an etcd.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Writes to `storage`. The election is that of `fence`; only nodes of the `electorate` may win it.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
