@@ -90,6 +90,16 @@ pub(crate) fn duration_fault(old: Option<&Object>, new: &Object) -> Option<Field
     Some(FieldError::invalid("spec.leaseDurationSeconds", wanted, &why))
 }
 
+/// The fault of a count of transitions that a node raises by more than one. Each holder adds one to it, so a node could
+/// leave a count that has no successor.
+pub(crate) fn transitions_fault(old: Option<&Object>, new: &Object) -> Option<FieldError> {
+    let count = |lease: &Object| LeaseSpec::from_object(lease).ok()?.lease_transitions;
+    let highest = old.and_then(count).unwrap_or(0).saturating_add(1);
+    let wanted = count(new).filter(|wanted| *wanted > highest)?;
+    let why = format!("must be at most {highest}: a node may raise it by one");
+    Some(FieldError::invalid("spec.leaseTransitions", wanted, &why))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

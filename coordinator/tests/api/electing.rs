@@ -96,6 +96,53 @@ async fn one_write_keeps_the_lease_for_a_minute_at_the_most() {
 }
 
 #[tokio::test]
+async fn node_raises_the_count_of_transitions_by_one_at_most() {
+    let server = pool().await;
+    let (node, admin) = (server.node("n1"), server.admin());
+    let mut first = lease("n1_a", 15);
+    first["spec"]["leaseTransitions"] = json!(2);
+    node.post(LEASES, &first).await.expect(422);
+    elect(&node, "n1_a").await;
+    let count = async |client: &Client, count: i64| {
+        let change = |lease: &mut Value| lease["spec"]["leaseTransitions"] = json!(count);
+        put(client, change).await
+    };
+    let refused = count(&node, i64::from(i32::MAX)).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "spec.leaseTransitions");
+    for (to, code) in [(1, 200), (3, 422), (2, 200), (0, 200)] {
+        let answer = count(&node, to).await;
+        assert_eq!(answer.code, code, "{to}: {:?}", answer.body);
+    }
+    count(&admin, i64::from(i32::MAX)).await.expect(200);
+    hold(&node, "").await.expect(200);
+}
+
+/// A member could fill the lease up to the limit of a node's objects, and then free it.
+#[tokio::test]
+async fn node_that_takes_the_lease_replaces_all_of_it() {
+    let server = pool().await;
+    let (filler, successor) = (server.node("n1"), server.node("n2"));
+    elect(&filler, "n1_a").await;
+    let fill = |lease: &mut Value| {
+        lease["metadata"]["annotations"] = json!({"filled": "x".repeat(15_000)});
+        lease["metadata"]["managedFields"] = json!([{
+            "manager": "filled", "operation": "Apply", "apiVersion": "coordination.k8s.io/v1",
+            "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:spec": {"f:leaseDurationSeconds": {}}},
+        }]);
+    };
+    let filled = put(&filler, fill).await.expect(200).to_string();
+    assert_eq!(filled.matches("\"filled\"").count(), 2, "{filled}");
+    hold(&filler, "").await.expect(200);
+    let mut blank = lease("n2_a", 15);
+    blank["metadata"]["resourceVersion"] =
+        server.admin().get(ELECTION).await.expect(200)["metadata"]["resourceVersion"].clone();
+    blank["metadata"]["managedFields"] = json!([{}]);
+    let taken = successor.put(ELECTION, &blank).await.expect(200).to_string();
+    assert!(!taken.contains("filled"), "{taken}");
+}
+
+#[tokio::test]
 async fn administrator_is_never_refused() {
     let server = pool().await;
     let admin = server.admin();

@@ -34,6 +34,9 @@ const RELEASE_TRIES: u32 = 3;
 /// `leaseDurationSeconds` of a released lease: the minimum that the API accepts.
 const RELEASED_DURATION_SECONDS: i64 = 1;
 
+/// Maximum `leaseTransitions`: the API's number has 32 bits. The count starts over after it.
+const TRANSITIONS_MAX: i64 = i32::MAX as i64;
+
 /// State machine of one candidate; see the module.
 #[derive(Debug)]
 pub struct Machine {

@@ -94,6 +94,30 @@ async fn fifty_changes_of_leader_leave_no_task_and_no_connection_behind() {
     eventually("what a leadership started must have ended with it", is_same).await;
 }
 
+/// The coordinator limits the bytes of a lease and the range of its numbers. A member could fill both, and then free
+/// the lease.
+#[tokio::test]
+async fn successor_keeps_nothing_that_a_former_holder_left_in_the_lease() {
+    let pool = Pool::start().await;
+    pool.coordinator.put_lease(json!({
+        "metadata": {
+            "namespace": "kube-system",
+            "name": "yurthub",
+            "labels": {"filled": "x"},
+            "annotations": {"filled": "x".repeat(16_000)},
+            "finalizers": ["example.com/filled"],
+            "managedFields": [{"manager": "filled", "operation": "Apply"}],
+        },
+        "spec": {"holderIdentity": "", "leaseTransitions": i32::MAX, "filled": "x"},
+        "filled": "x",
+    }));
+    let hub = pool.leader("n1").await;
+    hub.until("it leads", leads).await;
+    let lease = pool.election();
+    assert!(!lease.to_string().contains("filled"), "{lease}");
+    assert_eq!(lease["spec"]["leaseTransitions"], 0);
+}
+
 #[tokio::test]
 async fn flood_of_lease_changes_does_not_stop_the_election() {
     let pool = Pool::start().await;

@@ -31,7 +31,7 @@ impl OwnStore {
         let (after, _) = lease_objects::standing(write.new);
         let members = self.electorate(key);
         if let Some(members) = members {
-            check_duration(&write)?;
+            check_numbers(&write, &intent.caller)?;
             if before != after {
                 check_candidate(members, &write, &intent.caller, &after)?;
             }
@@ -160,8 +160,13 @@ fn check_candidate(members: &Members, write: &Write<'_>, caller: &Caller, holder
     Err(Status::forbidden_because(&resource, write.key.name(), why))
 }
 
-fn check_duration(write: &Write<'_>) -> Result<(), Status> {
-    let fault = write.new.and_then(|new| leases::duration_fault(write.old, new));
+fn check_numbers(write: &Write<'_>, caller: &Caller) -> Result<(), Status> {
+    let Some(new) = write.new else { return Ok(()) };
+    let fault = leases::duration_fault(write.old, new);
+    let fault = fault.or_else(|| match caller {
+        Caller::Node(_) => leases::transitions_fault(write.old, new),
+        Caller::Administrator | Caller::Other => None,
+    });
     fault.map_or(Ok(()), |fault: FieldError| {
         let kind = write.resource.kind.group_kind();
         Err(Status::invalid(&kind, write.key.name(), &fault.into()))

@@ -3,7 +3,7 @@
 use super::observed::LeaseView;
 use super::{
     Action, Attempt, BootTime, CLOUD_FAILURES_MAX, DRAIN_LIMIT, Flight, LeaseWrite, Machine, POLLING_CANDIDATES, Phase,
-    Purpose, RELEASE_TRIES, RELEASED_DURATION_SECONDS, StopReason, preference_delay,
+    Purpose, RELEASE_TRIES, RELEASED_DURATION_SECONDS, StopReason, TRANSITIONS_MAX, preference_delay,
 };
 
 // === impl Machine ===
@@ -67,7 +67,7 @@ impl Machine {
             self.read_if_due(self.config.retry_period, actions);
         } else if self.writing.is_none() && self.now >= self.next_renew {
             let mut write = self.write_as_holder(Purpose::Renew);
-            write.sets_acquire_time = false;
+            write.changes_holder = false;
             actions.push(Action::Renew(write));
         }
         false
@@ -193,9 +193,10 @@ impl Machine {
         let is_ours = self.observed.is_held_by(&self.config.identity);
         let mut write = self.write_as_holder(Purpose::Acquire);
         if write.resource_version.is_some() && !is_ours {
-            write.lease_transitions = write.lease_transitions.saturating_add(1);
+            let next = write.lease_transitions.saturating_add(1);
+            write.lease_transitions = if next > TRANSITIONS_MAX { 0 } else { next };
         }
-        write.sets_acquire_time = !is_ours;
+        write.changes_holder = !is_ours;
         write
     }
 
@@ -209,7 +210,7 @@ impl Machine {
             holder_identity: self.config.identity.clone(),
             lease_duration_seconds: i64::try_from(self.config.lease_duration.as_secs()).unwrap_or(i64::MAX),
             lease_transitions: self.observed.lease().map_or(0, |lease| lease.lease_transitions),
-            sets_acquire_time: true,
+            changes_holder: true,
         }
     }
 

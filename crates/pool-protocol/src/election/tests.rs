@@ -51,7 +51,7 @@ fn absent_lease_is_created_at_once() {
         (write.holder_identity.as_str(), write.lease_duration_seconds),
         ("me", 15)
     );
-    assert_eq!((write.lease_transitions, write.sets_acquire_time), (0, true));
+    assert_eq!((write.lease_transitions, write.changes_holder), (0, true));
     let actions = hub.stored(130, held_by("me", 1).fenced(7));
     assert_eq!(
         actions,
@@ -80,6 +80,22 @@ fn empty_holder_is_acquirable_at_once_with_its_version() {
         (write.resource_version, write.lease_transitions),
         (Some(ResourceVersion(9)), 5)
     );
+}
+
+#[test]
+fn count_of_transitions_starts_over_after_the_greatest_that_the_api_holds() {
+    let mut hub = Bench::candidate();
+    let actions = hub.read(
+        100,
+        ReadOutcome::Found(Lease {
+            lease_transitions: i64::from(i32::MAX),
+            ..free(9)
+        }),
+    );
+    let [Action::Acquire(write)] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(write.lease_transitions, 0);
 }
 
 #[test]
@@ -223,7 +239,7 @@ fn unanswered_acquisition_is_cleared_up_by_a_read() {
         (write.resource_version, write.lease_transitions),
         (Some(ResourceVersion(6)), 0)
     );
-    assert!(!write.sets_acquire_time, "the record is ours already");
+    assert!(!write.changes_holder, "the record is ours already");
 }
 
 #[test]

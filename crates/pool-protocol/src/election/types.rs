@@ -199,8 +199,7 @@ pub enum Action {
 }
 
 /// One write of the Lease. The driver adds `renewTime`: its wall clock, but always later than the one last seen,
-/// because an unchanged record looks expired. It keeps every other field of the object last read, and gives up after
-/// [`Config::request_timeout`].
+/// because an unchanged record looks expired. It gives up after [`Config::request_timeout`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseWrite {
     /// Id to return in [`Input::WriteDone`].
@@ -213,8 +212,8 @@ pub struct LeaseWrite {
     pub lease_duration_seconds: i64,
     /// `spec.leaseTransitions`.
     pub lease_transitions: i64,
-    /// True if `acquireTime` is set to now, too (the holder changes).
-    pub sets_acquire_time: bool,
+    /// True if the holder changes: `acquireTime` is set to now, and nothing else of the lease last read is kept.
+    pub changes_holder: bool,
 }
 
 /// Reason why a leader stops.

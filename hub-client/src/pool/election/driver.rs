@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::watch::EventType;
@@ -76,7 +76,7 @@ pub struct Driver {
     tasks: TaskGroup,
 }
 
-/// Lease as last seen. Preserves the fields that the hub does not know. The mutex guards only the handle.
+/// Lease as last seen. A renewal keeps the fields that the hub does not know. The mutex guards only the handle.
 type LastSeen = Arc<Mutex<Option<Value>>>;
 
 /// Inputs of the driver from other components.
@@ -341,10 +341,14 @@ impl Driver {
 
     fn body(&self, write: &LeaseWrite) -> Value {
         let seen = self.machine.lock().lease().cloned();
-        let mut body = self.last.lock().clone().unwrap_or_else(|| self.lease.blank());
-        match write.resource_version {
-            Some(rv) => body["metadata"]["resourceVersion"] = rv.to_string().into(),
-            None => body = self.lease.blank(),
+        let last = self.last.lock().clone().filter(|_| write.resource_version.is_some());
+        let mut body = match last {
+            Some(last) if write.changes_holder => self.blank_over(&last),
+            Some(last) => last,
+            None => self.lease.blank(),
+        };
+        if let Some(rv) = write.resource_version {
+            body["metadata"]["resourceVersion"] = rv.to_string().into();
         }
         let renewed = renew_time(&self.clock, seen.as_ref().map(|lease| lease.renew_time.as_str()));
         let spec = &mut body["spec"];
@@ -352,7 +356,7 @@ impl Driver {
         spec["leaseDurationSeconds"] = write.lease_duration_seconds.into();
         spec["leaseTransitions"] = write.lease_transitions.into();
         spec["renewTime"] = renewed.into();
-        if write.sets_acquire_time {
+        if write.changes_holder {
             spec["acquireTime"] = micro_time(self.clock.unix()).into();
         } else if spec["acquireTime"].is_null()
             && let Some(spec) = spec.as_object_mut()
@@ -360,6 +364,15 @@ impl Driver {
             spec.remove("acquireTime");
         }
         body
+    }
+
+    /// Returns a Lease that replaces `last` and removes all that its holders added, managed fields included: a lease
+    /// that a member has filled up to the coordinator's limit would have no room for another holder.
+    fn blank_over(&self, last: &Value) -> Value {
+        let mut blank = self.lease.blank();
+        blank["metadata"]["uid"] = last["metadata"]["uid"].clone();
+        blank["metadata"]["managedFields"] = json!([{}]);
+        blank
     }
 }
 

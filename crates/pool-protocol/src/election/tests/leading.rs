@@ -32,7 +32,7 @@ fn leader_renews_every_retry_period_with_the_last_version() {
         (
             write.lease_duration_seconds,
             write.lease_transitions,
-            write.sets_acquire_time
+            write.changes_holder
         ),
         (15, 0, false)
     );
@@ -99,7 +99,7 @@ fn leadership_lost_to_the_deadline_is_taken_up_again_with_a_new_write() {
         _ => None,
     });
     assert_eq!(
-        acquired.map(|write| (write.lease_transitions, write.sets_acquire_time)),
+        acquired.map(|write| (write.lease_transitions, write.changes_holder)),
         Some((0, false))
     );
 }
