@@ -40,7 +40,7 @@ impl Feed {
         if call.at.is_own() || call.at.is_zero() {
             return Err(Status::bad_request(format!("{} is not a resourceVersion of the cloud", call.at)).into());
         }
-        Refusal::check_position("at", call.at)?;
+        call.check_positions()?;
         let history = call.history(collection.objects().kind())?;
         self.require_members(collection)?;
         let claim = call.claim();

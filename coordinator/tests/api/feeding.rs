@@ -888,6 +888,10 @@ async fn numbers_that_nothing_could_follow_are_refused() {
     for at in [(1 << 62) - 1, 1 << 53] {
         refused(leader.snapshot("services", 0, at, &forged).await, "position");
     }
+    for ahead in [201, 1 << 53, 1 << 62, u64::MAX] {
+        let objects = [service("web", 90), service("forged", ahead)];
+        refused(leader.snapshot("services", 0, 200, &objects).await, "position");
+    }
     leader
         .snapshot("services", 1_000_000_007, 200, &forged)
         .await

@@ -65,13 +65,41 @@ pub fn of_node(node: &Object) -> Option<Object> {
 }
 
 /// Returns the listed members at `at`, based on the existing ones. A changed Node is the same member. One that became a
-/// member because the NodePool names none has not changed recently.
+/// member because the NodePool names none has not changed recently. No member is above `at`, not even in a cloud that
+/// was rolled back.
 #[must_use]
 pub fn going_on(held: &Collection, listed: Vec<Object>, at: ResourceVersion) -> Vec<Object> {
     let going_on = |listed: Object| match held.object(listed.key()) {
-        Some(held) if held.uid() == listed.uid() => held.clone(),
+        Some(held) if held.uid() == listed.uid() && held.resource_version() <= at => held.clone(),
         _ if listed.resource_version() <= held.position() => listed.with_resource_version(at),
         _ => listed,
     };
     listed.into_iter().map(going_on).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn member(uid: &str, rv: u64) -> Object {
+        let member = json!({"metadata": {"name": "n1", "uid": uid, "resourceVersion": rv.to_string()}});
+        Object::from_value(member, kind()).expect("fixture")
+    }
+
+    #[test]
+    fn member_goes_on_unless_a_rolled_back_cloud_has_not_written_it_yet() {
+        let mut held = Collection::new(true);
+        held.restart(0, vec![member("a", 50)], ResourceVersion(60));
+        for (uid, listed, at, is) in [
+            ("a", 70, 80, 50),
+            ("b", 70, 80, 70),
+            ("b", 55, 80, 80),
+            ("a", 20, 30, 30),
+        ] {
+            let members = going_on(&held, vec![member(uid, listed)], ResourceVersion(at));
+            assert_eq!(members[0].resource_version().0, is, "{uid} {listed} {at}");
+        }
+    }
 }

@@ -102,7 +102,8 @@ impl Reflector {
             }
             let member = |name: &String| {
                 let known = held.object(&ObjectKey::new(None, name));
-                let known = known.filter(|held| !is_gone && is_named(held));
+                // In a cloud that was rolled back a known member may be above the list.
+                let known = known.filter(|held| !is_gone && is_named(held) && held.resource_version() <= pool.version);
                 known.cloned().or_else(|| member(name, pool.version))
             };
             Some(pool.nodes.iter().filter_map(member).collect())

@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 use yurt_apimachinery::{ResourceKind, ResourceVersion, Status};
 use yurt_collection::{Gap, History, RangeTombstone};
 
+use super::Refusal;
 use super::events::read_object;
 use crate::fence::Claim;
 
@@ -130,6 +131,22 @@ impl SnapshotCall<'_> {
             store: self.store.clone(),
             epoch: self.epoch,
         }
+    }
+
+    /// Checks that a cloud gets to `at`, and that every object of this part was written by then.
+    ///
+    /// # Errors
+    /// [`Refusal::Position`].
+    pub fn check_positions(&self) -> Result<(), Refusal> {
+        Refusal::check_position("at", self.at)?;
+        let ahead = self.index.iter().map(|(_, rv)| *rv).find(|rv| *rv > self.at);
+        ahead.map_or(Ok(()), |rv| {
+            let message = format!(
+                "resourceVersion {rv} of an object is refused: it is above at {}",
+                self.at
+            );
+            Err(Refusal::Position { message })
+        })
     }
 
     /// Parses the history in the call.
