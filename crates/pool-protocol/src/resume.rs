@@ -33,9 +33,9 @@ pub enum ResumePlan {
     Snapshot,
     /// Send nothing: this hub's source lags behind the coordinator.
     Wait,
-    /// Send nothing before the collection is relisted in the cloud, because the fed data is void. Until then the
-    /// replica has this number.
-    List(u64),
+    /// Send nothing before the collection is relisted in the cloud, because the fed data is void. The list begins a
+    /// generation above the coordinator's.
+    List,
     /// Send nothing: the coordinator's generation has no successor.
     Exhausted,
     /// Send the events after the coordinator's position.
@@ -64,7 +64,7 @@ impl ResumePlan {
             return Self::AwaitProof;
         }
         if there.is_void() && there.generation > here.generation {
-            return next().map_or(Self::Exhausted, Self::List);
+            return next().map_or(Self::Exhausted, |_| Self::List);
         }
         // The coordinator saw a restore of the cloud from a backup that this hub did not see, or a different one. The
         // numbers do not show which history is older. The coordinator also rejects a generation too far above its own.
@@ -266,9 +266,9 @@ mod tests {
             ..CopyState::default()
         };
         let way = |generation, proven| ResumePlan::of(there, of_generation(generation), proven, 5);
-        assert_eq!(way(7_000_003, true), ResumePlan::List(9_000_005));
-        assert_eq!(way(9_000_005, false), ResumePlan::AwaitProof, "it is being listed");
-        assert_eq!(way(10_000_001, true), ResumePlan::Snapshot, "the list has finished");
+        assert_eq!(way(7_000_003, true), ResumePlan::List);
+        assert_eq!(way(7_000_003, false), ResumePlan::AwaitProof, "it is being listed");
+        assert_eq!(way(9_000_005, true), ResumePlan::Snapshot, "the list has finished");
         let lost_its_disk = CopyState::default();
         assert_eq!(
             ResumePlan::of(lost_its_disk, of_generation(7_000_003), false, 5),

@@ -202,8 +202,8 @@ impl Feeder {
             ResumePlan::AwaitProof => Err(Interrupted::Reopen(
                 "no proof yet that the replica has the present cloud's history".into(),
             )),
-            ResumePlan::List(generation) => {
-                self.list_again(here.generation, generation);
+            ResumePlan::List => {
+                self.list_again(here.generation, there.generation);
                 Err(Interrupted::Reopen("the fed data is void".into()))
             }
             ResumePlan::Exhausted => Err(Interrupted::Refused(

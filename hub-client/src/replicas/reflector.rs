@@ -227,14 +227,14 @@ impl Reflector {
             )));
         }
         self.require_room(objects.iter().map(Object::size).sum())?;
-        let is_gone = self.is_gone();
+        let (is_gone, history) = (self.is_gone(), self.data.history());
         let taken = self.change(at, |collection| {
             let held = collection.generation();
             let objects = match self.reads_nodes() && !is_gone {
                 true => members::going_on(collection, objects, at),
                 false => objects,
             };
-            let new = next_generation(held, self.random);
+            let new = next_generation(history.last_generation(self.replica.name(), held), self.random);
             let begun = match generation {
                 Some(other) if other != held => Some(other),
                 _ if is_gone => Some(new),

@@ -596,7 +596,7 @@ async fn voided_collection_is_listed_in_the_cloud_and_fed_under_a_later_generati
         pool.fed("services/snapshot").get(fed_before).cloned()
     })
     .await;
-    assert!(fed["generation"].as_u64().unwrap() > void + 1_000_000, "{fed}");
+    assert!(fed["generation"].as_u64().unwrap() > void, "{fed}");
     assert_eq!(fed["index"].as_array().unwrap().len(), 2);
     assert_eq!(lists(&pool.cloud), before + 1, "one list, of that collection");
     let state = hub.state().await;

@@ -65,15 +65,17 @@ impl Feeder {
         }
     }
 
-    /// Relists after the fed data was voided. This hub's replica, under `from`, may be a copy of the void data. It has
-    /// the generation `to` until the cloud has been listed.
-    pub(super) fn list_again(&self, from: u64, to: u64) {
+    /// Relists after the fed data was voided; the coordinator requires generation `required`. This hub's replica, under
+    /// `generation`, may be a copy of the void data. It keeps that number until the cloud has been listed: after a
+    /// restart before that, the number still shows that the data is void.
+    pub(super) fn list_again(&self, generation: u64, required: u64) {
         tracing::warn!(
             collection = self.replica.name(),
             "Administrator voided the collection; relisting"
         );
-        self.renumber(from, to);
-        self.data.history().disown(self.replica.name(), to);
+        self.data
+            .history()
+            .disown_below(self.replica.name(), generation, required);
     }
 }
 

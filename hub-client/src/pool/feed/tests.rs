@@ -237,14 +237,40 @@ async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
     };
     let outcome = feeder.open_at(there, false).await;
     assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");
-    let generation = feeder.here().generation;
-    assert!(generation > there.generation && history.is_gone("services", generation));
+    assert!(history.is_gone("services", feeder.here().generation));
+    assert_eq!(history.last_generation("services", 0), there.generation);
     let outcome = feeder.open_at(there, false).await;
     assert!(
         matches!(outcome, Err(Interrupted::Reopen(_))),
         "nor before the list is there"
     );
-    assert_eq!(feeder.here().generation, generation);
+}
+
+/// The leader ends between the void and its list.
+#[tokio::test]
+async fn restart_does_not_make_void_data_the_clouds() {
+    let folder = TestDir::new();
+    let there = CopyState {
+        generation: 8_000_001,
+        ..CopyState::default()
+    };
+    let mut feeder = at_ten(&folder).0;
+    for start in ["first", "second"] {
+        let (name, generation) = (feeder.replica.name(), feeder.here().generation);
+        let history = feeder.data.history();
+        history.prove(Opened {
+            pool: 1,
+            ..Opened::default()
+        });
+        history.extend(name, generation);
+        let outcome = feeder.open_at(there, false).await;
+        assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");
+        assert!(history.is_gone(name, feeder.here().generation), "{start} start");
+        feeder.data.replicas().persist(None).await.unwrap();
+        drop(feeder);
+        feeder = self::feeder(&folder, NOWHERE, "services").0;
+        assert!(feeder.here().complete);
+    }
 }
 
 #[tokio::test]

@@ -35,6 +35,8 @@ struct CheckState {
     contradicted: Option<Instant>,
     /// Replicas whose history is gone, with the generation that had it.
     gone: BTreeMap<String, u64>,
+    /// Generations that the coordinator requires since a void, by replica. A new generation is above that.
+    required: BTreeMap<String, u64>,
 }
 
 /// Receiver of the changes of a [`HistoryState`].
@@ -181,6 +183,20 @@ impl HistoryState {
             state.gone.insert(name.to_owned(), generation);
         });
         self.reopen();
+    }
+
+    /// As [`Self::disown`]; the new generation is above `required`, too.
+    pub fn disown_below(&self, name: &str, generation: u64, required: u64) {
+        self.0.send_modify(|state| {
+            state.required.insert(name.to_owned(), required);
+        });
+        self.disown(name, generation);
+    }
+
+    /// The number that a new generation of replica `name` follows, when the present one is `held`.
+    #[must_use]
+    pub fn last_generation(&self, name: &str, held: u64) -> u64 {
+        self.0.borrow().required.get(name).copied().unwrap_or(0).max(held)
     }
 
     /// True if the data of replica `name` under `generation` is the present cloud's.
