@@ -134,16 +134,7 @@ impl Hub {
         let (plain, secure) = listeners::main(&config, &mut inherited).await?;
         let identity = Self::identity(&config, &tasks, &clock, operator, &checked);
         let (operator, upstreams, keeper) = identity.await?;
-        let label = PoolLabel::of(&config.node, &config.root_dir);
-        let stored = label.stored().filter(|_| config.is_pool_of_label);
-        // Servers refuse a certificate that is not valid now; the hub starts with it, and gets another one.
-        if !config.cache_dir.join(disk::FILE).exists() && keeper.standing().is_valid() {
-            preflight::check(&config, &upstreams).await?;
-            if config.is_pool_of_label && stored.is_none() {
-                config.pool = label.first(&upstreams.cloud).await;
-            }
-        }
-        config.pool = stored.unwrap_or(config.pool);
+        let label = Self::settle(&mut config, &upstreams, &keeper).await?;
         make_folder("disk-cache-path", &config.cache_dir)?;
         let mut unwritten = Unwritten::default();
         let token = open_token(&config, &mut unwritten)?;
@@ -227,6 +218,28 @@ impl Hub {
             }
         };
         Ok((operator, upstreams, keeper))
+    }
+
+    /// Checks a first start, and completes the configuration by the pool of the Node's label.
+    async fn settle(
+        config: &mut Config,
+        upstreams: &Upstreams,
+        keeper: &CertificateKeeper,
+    ) -> Result<PoolLabel, StartError> {
+        let label = PoolLabel::of(&config.node, &config.root_dir);
+        let mut pool = label.stored();
+        let is_first = !config.cache_dir.join(disk::FILE).exists();
+        // Servers refuse a certificate that is not valid now; the hub starts with it, and gets another one.
+        if is_first && keeper.standing().is_valid() {
+            preflight::check(config, upstreams).await?;
+            if config.is_pool_of_label && pool.is_none() {
+                pool = Some(label.first(&upstreams.cloud).await);
+            }
+        }
+        if config.is_pool_of_label {
+            config.pool = pool.unwrap_or_default();
+        }
+        Ok(label)
     }
 
     /// Resolves with the name of a failed task.
