@@ -180,11 +180,10 @@ impl Shelf {
         self.read(&name).filter(|record| record.key == key)
     }
 
-    /// All intact records; damaged files are deleted.
-    #[must_use]
-    pub fn all(&self) -> Vec<Record> {
+    /// All intact records, each read when it is its turn; damaged files are deleted.
+    pub fn all(&self) -> impl Iterator<Item = Record> {
         let names: Vec<FileName> = self.index.lock().rows.keys().copied().collect();
-        names.iter().filter_map(|name| self.read(name)).collect()
+        names.into_iter().filter_map(|name| self.read(&name))
     }
 
     /// Writes a record if it differs from the one on the disk. Evicts the least recently used ones for it. Returns true
@@ -388,7 +387,7 @@ mod tests {
         fs::rename(&path, &aside).unwrap();
         // Opening it fails, as without a free file descriptor.
         std::os::unix::fs::symlink(&path, &path).unwrap();
-        assert_eq!((shelf.get("a"), shelf.all()), (None, Vec::new()));
+        assert_eq!((shelf.get("a"), shelf.all().count()), (None, 0));
         assert!(fs::symlink_metadata(&path).is_ok(), "it is not deleted");
         fs::rename(&aside, &path).unwrap();
         assert_eq!(shelf.get("a"), Some(record("a", "one")));
@@ -458,7 +457,10 @@ mod tests {
         shelf.put(&record("b", "two")).unwrap();
         shelf.remove("a").unwrap();
         shelf.remove("a").unwrap();
-        assert_eq!((shelf.get("a"), open(&folder).all()), (None, vec![record("b", "two")]));
+        assert_eq!(
+            (shelf.get("a"), open(&folder).all().collect()),
+            (None, vec![record("b", "two")])
+        );
         shelf.clear();
         assert_eq!(open(&folder).totals(), Totals::default());
     }

@@ -1,9 +1,15 @@
 //! Service account tokens that the node requested: while the cloud is away the last real answer is returned unchanged,
 //! as long as it is valid. A token is never invented, because the kubelet would replace a valid one by it.
 //!
+//! A token is valid until its own claim `exp`. By default kube-apiserver sets that of a pod's token for its own audience
+//! a year ahead, and reports the requested 3607 s in `expirationTimestamp` (its flag
+//! `--service-account-extend-token-expiration`). The kubelet uses an answer whose `expirationTimestamp` is past, and
+//! asks again when it next needs the token (`pkg/kubelet/token/token_manager.go`).
+//!
 //! The files have mode 0600. Expired ones are erased. The kept tokens also name the service accounts of callers whose
 //! token the cloud was never asked about (`issued`).
 
+pub mod claims;
 mod issued;
 
 use std::path::Path;
@@ -119,12 +125,13 @@ fn decode(content_type: Option<&str>, body: &Bytes) -> Option<Value> {
     serde_json::from_slice(&json).ok()
 }
 
-/// Returns the token in an answer, and the Unix time at which it ends, s.
+/// Returns the token in an answer, and the Unix time at which it ends, s: by its own claim, else by the answer.
 fn token_of(content_type: &str, body: &Bytes) -> Option<(String, i64)> {
     let answer = decode(Some(content_type), body)?;
     let token = answer["status"]["token"].as_str().filter(|token| !token.is_empty())?;
     let end = answer["status"]["expirationTimestamp"].as_str()?;
-    Some((token.to_owned(), Time::parse(end).ok()?.unix()))
+    let reported = Time::parse(end).ok()?.unix();
+    Some((token.to_owned(), claims::ends_at(token).unwrap_or(reported)))
 }
 
 // === impl Tokens ===
@@ -238,7 +245,7 @@ impl Tokens {
             }
             let erased = tokio::task::spawn_blocking(move || {
                 let over = |record: &Record| is_other || is_over(record, now);
-                let mut over = shelf.all().into_iter().filter(over);
+                let mut over = shelf.all().filter(over);
                 over.try_for_each(|record| shelf.remove(&record.key))
             });
             if let Ok(Err(error)) = erased.await {
@@ -254,6 +261,8 @@ fn is_over(record: &Record, now: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use http_body_util::BodyExt as _;
     use yurt_test_support::{TestDir, eventually};
 
@@ -327,6 +336,29 @@ mod tests {
             );
             assert_eq!(tokens.accounts()("t2"), None);
         }
+    }
+
+    /// kube-apiserver accepts a token of a pod for a year, and asks for another one after an hour.
+    #[tokio::test]
+    async fn token_that_the_cloud_accepts_for_longer_than_it_says_is_returned_until_then() {
+        let (hour, year) = (3607, 365 * 24 * 3600);
+        let (folder, (clock, hand), tasks) = (TestDir::new(), Clock::fake(), TaskGroup::new());
+        let tokens = Tokens::open(folder.path(), clock.clone(), tasks);
+        let mut spec = spec();
+        spec["audiences"] = Value::Null;
+        let key = key(&spec);
+        let claims = json!({"exp": clock.unix().secs + year as i64}).to_string();
+        let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
+        let passed = tokens.keeping(&key, issued(&token, hour)).into_body();
+        let passed = passed.collect().await.unwrap().to_bytes();
+        eventually("the token must be kept", async || tokens.answer(&key).await).await;
+        let account = || tokens.accounts()(&token).is_some();
+        hand.advance(Duration::from_secs(year - 1));
+        let answer = tokens.answer(&key).await.expect("it is valid");
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), passed);
+        assert!(account());
+        hand.advance(Duration::from_secs(1));
+        assert!(tokens.answer(&key).await.is_none() && !account());
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ const PURE: &[&str] = &[
     "hub-client/src/offline/own/merge",
     "hub-client/src/offline/own/write",
     "hub-client/src/offline/record",
+    "hub-client/src/offline/tokens/claims",
     "hub-client/src/replicas/warnings",
 ];
 

@@ -95,7 +95,7 @@ impl Pending {
             let body = record.body;
             Some((key, Entry { revision: 1, body }))
         };
-        let entries: BTreeMap<_, _> = shelf.all().into_iter().filter_map(entry).collect();
+        let entries: BTreeMap<_, _> = shelf.all().filter_map(entry).collect();
         Self {
             shelf,
             count: AtomicUsize::new(entries.len()),

@@ -1,11 +1,9 @@
 //! Keyed hashes of callers and their reviews, and the expiry of credentials.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::offline::tokens::claims;
 use crate::proxy::caller::Credential;
 
 /// HMAC-SHA-256 under a [`Salt`].
@@ -85,44 +83,15 @@ impl Salt {
 /// only shorten the time.
 #[must_use]
 pub fn ends_at(credential: &Credential) -> Option<i64> {
-    #[derive(Deserialize)]
-    struct Claims {
-        exp: f64,
+    match credential {
+        Credential::Token(token) => claims::ends_at(token),
+        Credential::Node | Credential::Certificate { .. } => None,
     }
-    let Credential::Token(token) = credential else {
-        return None;
-    };
-    let claims = token.split('.').nth(1)?;
-    let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
-    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
-    Some(exp as i64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn token(claims: &str) -> Credential {
-        Credential::Token(format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims)))
-    }
-
-    #[test]
-    fn token_ends_when_it_says_so() {
-        for (claims, expected) in [
-            (r#"{"sub":"a","exp":1700000000}"#, Some(1_700_000_000)),
-            (r#"{"exp":1700000000.9}"#, Some(1_700_000_000)),
-            (r#"{"exp":1e300}"#, Some(i64::MAX)),
-            (r#"{"exp":"soon"}"#, None),
-            (r#"{"sub":"a"}"#, None),
-            ("[]", None),
-        ] {
-            assert_eq!(ends_at(&token(claims)), expected, "{claims}");
-        }
-        for opaque in ["", "abc", "a.b", "a.!.c", "..."] {
-            assert_eq!(ends_at(&Credential::Token(opaque.to_owned())), None, "{opaque}");
-        }
-        assert_eq!(ends_at(&Credential::Node), None);
-    }
 
     #[test]
     fn every_caller_question_and_file_has_hashes_of_its_own() {
