@@ -82,6 +82,7 @@ impl Wiring {
             cloud: self.upstreams.cloud.clone(),
             answers: answers.clone(),
             metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
             commands: received,
         };
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());

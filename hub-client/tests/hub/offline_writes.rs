@@ -7,8 +7,10 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
+use yurt_apimachinery::time::Time;
 use yurt_codec::{protobuf, schema};
 use yurt_patch::{apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch};
+use yurt_runtime::Clock;
 use yurt_runtime::http::{Body, full, json as json_answer, read_body, status_response};
 use yurt_test_support::eventually;
 
@@ -105,6 +107,11 @@ fn pod(name: &str, node: &str) -> Value {
         "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}})
 }
 
+/// The present as the kubelet writes it.
+fn now() -> String {
+    Time::from_unix(Clock::system().unix().secs).to_string()
+}
+
 pub(super) async fn patch(client: &Client, path: &str, body: &Value) -> Answer {
     let headers = [("content-type", STRATEGIC)];
     client
@@ -178,6 +185,29 @@ async fn statuses_written_without_the_cloud_reach_it_once_also_after_a_crash() {
     hub.kubelet().get(POD).await.expect(200);
     assert_eq!((at_node.patches(), at_pod.patches()), (1, 1), "nothing is sent again");
     assert_eq!(hub.admin().get("/metrics").await.code, 200);
+}
+
+/// The node lifecycle controller takes any new heartbeat as a sign of life.
+#[tokio::test]
+async fn node_after_a_power_cut_is_not_reported_ready_before_its_kubelet_runs() {
+    let mut cloud = Cloud::start().await;
+    let at_node = Stored::at(&cloud, NODE, node());
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[NODE]).await;
+    cloud.go_away().await;
+    let unknown = json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:01:00Z"});
+    at_node.change(|node| node["status"]["conditions"][0] = unknown.clone());
+    let heartbeat = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T02:00:00Z"});
+    let report = json!({"status": {"phase": "Running", "conditions": [heartbeat]}});
+    patch(&hub.kubelet(), NODE, &report).await.expect(200);
+    hub.crash().await;
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    assert_eq!(at_node.status(), json!({"phase": "Running", "conditions": [unknown]}));
+    let heartbeat = json!({"type": "Ready", "status": "True", "lastHeartbeatTime": now()});
+    let report = json!({"status": {"conditions": [heartbeat]}});
+    patch(&hub.kubelet(), NODE, &report).await.expect(200);
+    assert_eq!(at_node.status()["conditions"][0]["status"], "True");
 }
 
 #[tokio::test]

@@ -3,15 +3,21 @@
 //! Three states decide field by field: the base (the status before the first write without the cloud), the local state
 //! and the cloud's. A field that the kubelet changed has the local value; every other field has the cloud's. Lists with
 //! a merge key (conditions) are reconciled element by element, and an element that the kubelet touched is its own as a
-//! whole; other lists are values. A pod that the cloud knows as finished stays finished.
+//! whole; other lists are values. A condition that the cloud changed after the kubelet's last report is the cloud's: it
+//! is about a later time, and a kubelet that runs corrects it. A pod that the cloud knows as finished stays finished.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
+use yurt_apimachinery::time::Time;
 use yurt_codec::schema::{Field, Message};
 
 /// Phases that a pod never leaves.
 const FINISHED: [&str; 2] = ["Succeeded", "Failed"];
+/// Conditions of a Node that the kubelet compares with those that it lists, every 10 s, and reports if they differ.
+const REPEATED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+/// Maximum age of a report about them, s: the time of three comparisons.
+const REPEATED_WITHIN: i64 = 30;
 
 /// Returns the part of an object that a write of its status may change.
 #[must_use]
@@ -58,6 +64,33 @@ pub fn reconciled(base: &Value, local: &Value, cloud: &Value, schema: Option<Mes
         merged["status"]["phase"] = phase(cloud).into();
     }
     merged
+}
+
+/// Returns the kubelet's part of its Node at Unix time `now`, s: conditions of older reports are as in `base`.
+///
+/// The kubelet lists the cloud's Node, and repeats what differs from it. So a condition that it stopped reporting is as
+/// listed again, or the kubelet does not run: the node may have been without power since.
+#[must_use]
+pub fn without_old_reports(base: &Value, local: &Value, now: i64) -> Value {
+    const CONDITIONS: &str = "/status/conditions";
+    let mut part = local.clone();
+    let before = base.pointer(CONDITIONS).and_then(Value::as_array);
+    let before = before.map(Vec::as_slice).unwrap_or_default();
+    let is_old = |condition: &Value| {
+        let is_repeated = REPEATED.iter().any(|name| condition["type"] == *name);
+        let reported = time(condition, "lastHeartbeatTime").map(Time::unix);
+        is_repeated && reported.is_some_and(|at| !(0..=REPEATED_WITHIN).contains(&(now - at)))
+    };
+    if let Some(Value::Array(conditions)) = part.pointer_mut(CONDITIONS) {
+        let reported = std::mem::take(conditions).into_iter().filter_map(|condition| {
+            if is_old(&condition) {
+                return before.iter().find(|old| old["type"] == condition["type"]).cloned();
+            }
+            Some(condition)
+        });
+        conditions.extend(reported);
+    }
+    part
 }
 
 /// Returns the merge patch (RFC 7396) that turns `from` into `to`; `None` if they are equal.
@@ -146,7 +179,8 @@ fn merge_keyed(base: &[Value], local: &[Value], cloud: &[Value], key: &str) -> O
     let mut merged = Vec::new();
     for (theirs, name) in cloud.iter().zip(&cloud_keys) {
         let ours = find(local, name);
-        if ours == find(base, name) {
+        let is_older = ours.as_ref().is_some_and(|ours| is_changed_later(theirs, ours));
+        if is_older || ours == find(base, name) {
             merged.push(theirs.clone());
         } else {
             merged.extend(ours);
@@ -159,6 +193,19 @@ fn merge_keyed(base: &[Value], local: &[Value], cloud: &[Value], key: &str) -> O
         }
     }
     Some(merged.into())
+}
+
+/// True if the cloud changed a condition after the kubelet last reported it: a heartbeat of a Node, a change of a pod.
+fn is_changed_later(theirs: &Value, ours: &Value) -> bool {
+    let reported = time(ours, "lastHeartbeatTime").or_else(|| time(ours, "lastTransitionTime"));
+    let changed = time(theirs, "lastTransitionTime");
+    changed
+        .zip(reported)
+        .is_some_and(|(changed, reported)| changed > reported)
+}
+
+fn time(condition: &Value, name: &str) -> Option<Time> {
+    Time::parse(condition[name].as_str()?).ok()
 }
 
 #[cfg(test)]
@@ -215,6 +262,60 @@ mod tests {
         let node = schema::find("", "v1", "Node");
         let merged = reconciled(&of(base.clone()), &of(local.clone()), &of(base), node);
         assert_eq!(merged["status"], local);
+    }
+
+    /// The node lifecycle controller, after a silence of the kubelet.
+    #[test]
+    fn condition_that_the_cloud_changed_after_the_kubelets_last_report_stays() {
+        let at = |minute: u32| format!("2026-01-01T00:{minute:02}:00Z");
+        let reported = |heartbeat: Option<String>, transition: u32| json!({"type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat, "lastTransitionTime": at(transition)});
+        let merged = |ours: &Value, changed: u32| {
+            let theirs = json!({"type": "Ready", "status": "Unknown", "lastTransitionTime": at(changed)});
+            let list = |condition: &Value| json!({"conditions": [condition]});
+            let base = json!({"type": "Ready", "status": "False"});
+            status(list(&base), list(ours), list(&theirs))["conditions"][0]["status"].clone()
+        };
+        let (of_node, of_pod) = (reported(Some(at(20)), 10), reported(None, 10));
+        for (ours, changed, expected) in [
+            (&of_node, 21, "Unknown"),
+            (&of_node, 20, "True"),
+            (&of_node, 15, "True"),
+            (&of_pod, 11, "Unknown"),
+            (&of_pod, 10, "True"),
+        ] {
+            assert_eq!(merged(ours, changed), expected, "{ours}, changed at {changed}");
+        }
+    }
+
+    #[test]
+    fn conditions_that_the_kubelet_no_longer_reports_are_as_it_lists_them() {
+        let condition = |name: &str, status: &str, reported: i64| {
+            let reported = Time::from_unix(reported).to_string();
+            json!({"type": name, "status": status, "lastHeartbeatTime": reported})
+        };
+        let base = of(json!({"conditions": [condition("DiskPressure", "False", 0)]}));
+        let now = 1_000_000;
+        for (name, reported, expected) in [
+            ("DiskPressure", now, vec!["True"]),
+            ("DiskPressure", now - REPEATED_WITHIN, vec!["True"]),
+            ("DiskPressure", now - REPEATED_WITHIN - 1, vec!["False"]),
+            ("DiskPressure", now + 1, vec!["False"]),
+            ("PIDPressure", 0, vec![]),
+            ("Autonomy", 0, vec!["True"]),
+        ] {
+            let local = of(json!({"phase": "Running", "conditions": [condition(name, "True", reported)]}));
+            let part = without_old_reports(&base, &local, now);
+            let conditions = part["status"]["conditions"].as_array().unwrap();
+            let statuses: Vec<_> = conditions.iter().map(|condition| &condition["status"]).collect();
+            assert_eq!(statuses, expected, "{name} reported at {reported}");
+            assert_eq!(part["status"]["phase"], "Running");
+        }
+        let timeless = of(json!({"conditions": [{"type": "Ready"}], "addresses": []}));
+        assert_eq!(without_old_reports(&base, &timeless, now), timeless);
+        assert_eq!(
+            without_old_reports(&base, &json!({"metadata": {}}), now),
+            json!({"metadata": {}})
+        );
     }
 
     #[test]

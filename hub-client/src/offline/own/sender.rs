@@ -15,9 +15,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{ResourceVersion, meta};
+use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, full};
 
-use super::merge::{difference, part, reconciled, with_part};
+use super::merge::{difference, part, reconciled, with_part, without_old_reports};
 use super::pending::{LocalState, Pending};
 use super::write::OwnKey;
 use crate::health::CloudReach;
@@ -60,6 +61,8 @@ pub struct Sender {
     pub answers: Answers,
     /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
+    /// Clock of the kubelet's reports.
+    pub clock: Clock,
     /// Attempts that requests wait for.
     pub commands: mpsc::Receiver<Command>,
 }
@@ -186,7 +189,8 @@ impl Sender {
             },
             Ok((status, _, body)) => return judge(status, &body),
         };
-        let Some(patch) = patch(key, &self.node, state, &object) else {
+        let now = self.clock.unix().secs;
+        let Some(patch) = patch(key, &self.node, state, &object, now) else {
             return StatusOutcome::Gone;
         };
         let Some(patch) = patch else {
@@ -217,14 +221,18 @@ fn version_of(object: &Value) -> ResourceVersion {
     ResourceVersion(meta::text(object, "resourceVersion").parse().unwrap_or(0))
 }
 
-/// Returns the patch that brings the local status to the cloud's object; `Some(None)` if it has it. `None` if that is
-/// another object.
-fn patch(key: &OwnKey, node: &str, state: &LocalState, object: &Value) -> Option<Option<Value>> {
+/// Returns the patch that brings the local status to the cloud's object at Unix time `now`, s; `Some(None)` if it has it.
+/// `None` if that is another object.
+fn patch(key: &OwnKey, node: &str, state: &LocalState, object: &Value, now: i64) -> Option<Option<Value>> {
     let is_same = meta::text(&state.local, "uid") == meta::text(object, "uid");
     if !is_same || key.check_owner(node, Some(object)).is_err() {
         return None;
     }
-    let wanted = reconciled(&state.base, &part(&state.local), &part(object), key.schema());
+    let mut local = part(&state.local);
+    if key.namespace.is_none() {
+        local = without_old_reports(&state.base, &local, now);
+    }
+    let wanted = reconciled(&state.base, &local, &part(object), key.schema());
     let Some(mut patch) = difference(&part(object), &part(&with_part(object, &wanted))) else {
         return Some(None);
     };
@@ -263,7 +271,7 @@ mod tests {
             base: part(&pod("u1", "7", json!({"phase": "Pending"}))),
             local: pod("u1", "7", json!({"phase": "Running"})),
         };
-        patch(&OwnKey::parse("shop/web").unwrap(), "n1", &state, object)
+        patch(&OwnKey::parse("shop/web").unwrap(), "n1", &state, object, 0)
     }
 
     #[test]
