@@ -211,6 +211,26 @@ async fn node_after_a_power_cut_is_not_reported_ready_before_its_kubelet_runs() 
 }
 
 #[tokio::test]
+async fn condition_of_the_node_that_changed_and_changed_back_reaches_the_cloud_as_it_is() {
+    let mut cloud = Cloud::start().await;
+    let mut before = node();
+    before["status"]["conditions"][0] = json!({"type": "DiskPressure", "status": "False"});
+    let at_node = Stored::at(&cloud, NODE, before);
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[NODE]).await;
+    cloud.go_away().await;
+    let report = |condition: Value| json!({"status": {"conditions": [condition]}});
+    let pressure = json!({"type": "DiskPressure", "status": "True", "lastHeartbeatTime": now()});
+    patch(&hub.kubelet(), NODE, &report(pressure)).await.expect(200);
+    // Nothing but the heartbeat differs from the Node that the kubelet lists.
+    let back = json!({"type": "DiskPressure", "lastHeartbeatTime": now()});
+    patch(&hub.kubelet(), NODE, &report(back)).await.expect(200);
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    assert_eq!(at_node.status()["conditions"][0]["status"], "False");
+}
+
+#[tokio::test]
 async fn write_after_the_return_is_not_overwritten_by_an_earlier_one() {
     let mut cloud = Cloud::start().await;
     let at_pod = Stored::at(&cloud, POD, pod("web", "n1"));

@@ -72,25 +72,41 @@ pub fn reconciled(base: &Value, local: &Value, cloud: &Value, schema: Option<Mes
 /// listed again, or the kubelet does not run: the node may have been without power since.
 #[must_use]
 pub fn without_old_reports(base: &Value, local: &Value, now: i64) -> Value {
-    const CONDITIONS: &str = "/status/conditions";
     let mut part = local.clone();
-    let before = base.pointer(CONDITIONS).and_then(Value::as_array);
-    let before = before.map(Vec::as_slice).unwrap_or_default();
-    let is_old = |condition: &Value| {
-        let is_repeated = REPEATED.iter().any(|name| condition["type"] == *name);
+    replace_repeated(&mut part, base, |condition| {
         let reported = time(condition, "lastHeartbeatTime").map(Time::unix);
-        is_repeated && reported.is_some_and(|at| !(0..=REPEATED_WITHIN).contains(&(now - at)))
-    };
-    if let Some(Value::Array(conditions)) = part.pointer_mut(CONDITIONS) {
-        let reported = std::mem::take(conditions).into_iter().filter_map(|condition| {
-            if is_old(&condition) {
-                return before.iter().find(|old| old["type"] == condition["type"]).cloned();
-            }
-            Some(condition)
-        });
-        conditions.extend(reported);
-    }
+        reported.is_some_and(|at| !(0..=REPEATED_WITHIN).contains(&(now - at)))
+    });
     part
+}
+
+/// Returns the Node to which the kubelet's patch applies that names the conditions `named`. The kubelet computed it from
+/// the Node that it lists, `held`: it replaces what earlier patches reported about these conditions.
+#[must_use]
+pub fn without_reports_of(named: &[Value], local: &Value, held: &Value) -> Value {
+    let mut node = local.clone();
+    replace_repeated(&mut node, held, |condition| {
+        named.iter().any(|named| named["type"] == condition["type"])
+    });
+    node
+}
+
+/// Replaces those [`REPEATED`] conditions that `is_other` selects by the ones in `from`, and removes them if it has none.
+fn replace_repeated(object: &mut Value, from: &Value, is_other: impl Fn(&Value) -> bool) {
+    const CONDITIONS: &str = "/status/conditions";
+    let Some(Value::Array(conditions)) = object.pointer_mut(CONDITIONS) else {
+        return;
+    };
+    let others = from.pointer(CONDITIONS).and_then(Value::as_array);
+    let others = others.map(Vec::as_slice).unwrap_or_default();
+    let is_repeated = |condition: &Value| REPEATED.iter().any(|name| condition["type"] == *name);
+    let replaced = std::mem::take(conditions).into_iter().filter_map(|condition| {
+        if is_repeated(&condition) && is_other(&condition) {
+            return others.iter().find(|other| other["type"] == condition["type"]).cloned();
+        }
+        Some(condition)
+    });
+    conditions.extend(replaced);
 }
 
 /// Returns the merge patch (RFC 7396) that turns `from` into `to`; `None` if they are equal.

@@ -111,7 +111,7 @@ impl Pending {
 
     /// Applies a write of the kubelet of `node`. Returns the object after it, once it is on the disk. `held` is the
     /// object as the node last received it; it counts if there is no entry, or if the entry is about a former object of
-    /// that name. A disk that fails or is full does not refuse the write: it is in memory then, and shown as a failure.
+    /// that name, and for the conditions in a patch of the Node ([`write::target`]). A disk that fails or is full does not refuse the write: it is in memory then, and shown as a failure.
     ///
     /// # Errors
     /// As [`write::apply`]; 503 without a held object, and above the limits.
@@ -119,10 +119,10 @@ impl Pending {
         key.check_owner(node, held.as_ref())?;
         let _one = self.changing.lock();
         let entry = self.entries.lock().get(key).cloned();
-        let (revision, state) = match (entry.as_ref().and_then(Entry::state), held) {
-            (Some(state), Some(held)) if is_successor(&state.local, &held) => (0, LocalState::of(held)),
+        let (revision, state) = match (entry.as_ref().and_then(Entry::state), &held) {
+            (Some(state), Some(held)) if is_successor(&state.local, held) => (0, LocalState::of(held.clone())),
             (Some(state), _) => (entry.map_or(0, |entry| entry.revision), state),
-            (None, Some(held)) => (0, LocalState::of(held)),
+            (None, Some(held)) => (0, LocalState::of(held.clone())),
             (None, None) => {
                 let why = format!(
                     "the cloud is unreachable, and this node holds no copy of {}",
@@ -131,7 +131,8 @@ impl Pending {
                 return Err(Status::service_unavailable(why, RETRY_AFTER));
             }
         };
-        let new = write::apply(key, node, &state.local, write)?;
+        let target = write::target(key, &state.local, held.as_ref(), write);
+        let new = write::apply(key, node, &target, write)?;
         if new == state.local {
             return Ok(new);
         }
@@ -388,6 +389,46 @@ mod tests {
         );
         let (_, state) = again.state(&key()).unwrap();
         assert_eq!(state.base, part(&pod("u1", 7)), "the base is that of the first write");
+    }
+
+    /// kubelet `tryUpdateNodeStatus`: a patch is the difference between the status and the Node that the kubelet lists.
+    #[test]
+    fn report_of_the_node_replaces_the_one_before_it_and_nothing_else() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        let key = OwnKey::node("n1").unwrap();
+        let held = json!({"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}, "status": {"conditions": [
+            {"type": "DiskPressure", "status": "False", "lastHeartbeatTime": "t0"}]}});
+        let accept = |patch: Value| {
+            let strategic = "application/strategic-merge-patch+json".parse().unwrap();
+            let write = Write {
+                method: &Method::PATCH,
+                headers: &HeaderMap::from_iter([(CONTENT_TYPE, strategic)]),
+                body: &patch.to_string().into(),
+            };
+            pending.accept(&key, "n1", Some(held.clone()), write).unwrap()
+        };
+        let report = |condition: Value| json!({"status": {"conditions": [condition]}});
+        accept(json!({"metadata": {"labels": {"zone": "a"}}, "status": {"phase": "Running"}}));
+        accept(report(json!({"type": "Autonomy", "status": "True"})));
+        let pressure = json!({"type": "DiskPressure", "status": "True", "lastHeartbeatTime": "t1"});
+        let other = accept(report(json!({"type": "PIDPressure", "status": "True"})));
+        let reported = accept(report(pressure.clone()));
+        let of = |node: &Value, name: &str| {
+            let conditions = node["status"]["conditions"].as_array().unwrap().iter();
+            conditions.clone().find(|condition| condition["type"] == name).cloned()
+        };
+        assert_eq!(of(&reported, "DiskPressure"), Some(pressure));
+        let last = accept(report(json!({"type": "DiskPressure", "lastHeartbeatTime": "t2"})));
+        let back = json!({"type": "DiskPressure", "status": "False", "lastHeartbeatTime": "t2"});
+        assert_eq!(of(&last, "DiskPressure"), Some(back));
+        for kept in ["Autonomy", "PIDPressure"] {
+            assert_eq!(of(&last, kept), of(&other, kept), "{kept}");
+        }
+        assert_eq!(
+            (&last["metadata"]["labels"]["zone"], &last["status"]["phase"]),
+            (&json!("a"), &json!("Running"))
+        );
     }
 
     #[test]

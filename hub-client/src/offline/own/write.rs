@@ -5,10 +5,11 @@ use http::{HeaderMap, Method, header};
 use serde_json::Value;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{RequestInfo, ResourceKind, Status, Verb, meta};
-use yurt_codec::negotiation::{body_format, body_json};
+use yurt_codec::decoded;
+use yurt_codec::negotiation::{PatchType, body_format, body_json, patch_type};
 use yurt_codec::schema::{self, Message};
 
-use super::merge::with_part;
+use super::merge::{with_part, without_reports_of};
 use crate::offline::reply::patched;
 
 /// Maximum bytes of an object with a local status; etcd takes no larger ones.
@@ -131,6 +132,27 @@ impl OwnKey {
     }
 }
 
+// === impl Write ===
+
+impl Write<'_> {
+    fn content_type(&self) -> Option<&str> {
+        self.headers.get(header::CONTENT_TYPE)?.to_str().ok()
+    }
+
+    /// Returns the elements of `status.conditions` in a strategic merge patch.
+    fn named_conditions(&self) -> Option<Vec<Value>> {
+        let is_strategic = matches!(patch_type(self.content_type()), Ok(PatchType::StrategicMerge));
+        if *self.method != Method::PATCH || !is_strategic || decoded::check(self.body).is_err() {
+            return None;
+        }
+        let mut patch: Value = serde_json::from_slice(self.body).ok()?;
+        match patch.pointer_mut("/status/conditions")?.take() {
+            Value::Array(named) => Some(named),
+            _ => None,
+        }
+    }
+}
+
 impl std::fmt::Display for OwnKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace.as_deref().unwrap_or_default(), self.name)
@@ -143,6 +165,17 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && text.bytes().all(is_plain) && !text.starts_with('.')
 }
 
+/// Returns the object to which a write applies, after earlier ones led to `local`. `held` is the object as the kubelet
+/// last received it.
+#[must_use]
+pub fn target(key: &OwnKey, local: &Value, held: Option<&Value>, write: Write<'_>) -> Value {
+    let is_node = |held: &&Value| key.namespace.is_none() && meta::text(held, "uid") == meta::text(local, "uid");
+    match held.filter(is_node).zip(write.named_conditions()) {
+        Some((held, named)) => without_reports_of(&named, local, held),
+        None => local.clone(),
+    }
+}
+
 /// Returns the object after a write of its status by the kubelet of `node`.
 ///
 /// # Errors
@@ -151,8 +184,7 @@ fn is_name(text: &str) -> bool {
 pub fn apply(key: &OwnKey, node: &str, current: &Value, write: Write<'_>) -> Result<Value, Status> {
     key.check_owner(node, Some(current))?;
     let kind = key.kind().ok_or_else(Status::unknown_resource)?;
-    let content_type = write.headers.get(header::CONTENT_TYPE);
-    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let content_type = write.content_type();
     let written = if *write.method == Method::PUT {
         let json = body_json(body_format(content_type)?, &kind.api_version(), &kind.kind, write.body)?;
         serde_json::from_slice(&json).map_err(|error| Status::bad_request(error.to_string()))?
