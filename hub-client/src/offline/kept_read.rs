@@ -2,6 +2,9 @@
 //!
 //! Kept are the discovery documents, and objects that a cacheable component reads by name. The key consists of the
 //! component (for objects), path, query and media type. So a client finds only answers in a form that it accepts.
+//!
+//! An answer to a request with unknown parameters is not kept: each value would be another record, and could change the
+//! answer.
 
 use http::header::ACCEPT;
 use http::{HeaderMap, Method, Uri};
@@ -16,8 +19,10 @@ const CLASSES_MAX: usize = 8;
 const JSON: &str = "application/json";
 /// Media type of Kubernetes' own clients.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// Query parameters that do not change the object that a GET by name returns.
+/// Query parameters that do not change the answer.
 const IGNORED_PARAMETERS: [&str; 2] = ["resourceVersion", "timeout"];
+/// Query parameter that names a state of an OpenAPI v3 document. The cloud redirects requests for any other state.
+const HASH: &str = "hash";
 /// Parameters of a media type that do not change the document.
 const IGNORED_MEDIA_PARAMETERS: [&str; 2] = ["charset", "q"];
 
@@ -47,29 +52,21 @@ impl KeptRead {
         if *method != Method::GET || uri.path_and_query().map_or(0, |target| target.as_str().len()) > TARGET_MAX {
             return None;
         }
-        let accept = headers.get(ACCEPT).map(|accept| accept.to_str().unwrap_or_default());
-        if is_discovery(info) {
-            return Some(Self {
-                component: String::new(),
-                path: uri.path().to_owned(),
-                query: uri.query().unwrap_or_default().to_owned(),
-                accepted: accepted(accept, true),
-            });
-        }
+        let is_discovery = is_discovery(info);
         let is_object = info.is_resource && info.verb == Verb::Get && info.name.is_some() && info.subresource.is_none();
-        if !is_object {
-            return None;
-        }
-        let query = uri.query().unwrap_or_default().split('&');
-        let matters = |pair: &&str| {
-            let name = pair.split('=').next().unwrap_or_default();
-            !name.is_empty() && !IGNORED_PARAMETERS.contains(&name)
+        // The cloud answers other spellings of the path of a document, too.
+        let is_plain = info.path == uri.path() && !info.path.ends_with('/');
+        let component = match (is_discovery, is_object) {
+            (true, _) if is_plain => "",
+            (false, true) => component?,
+            _ => return None,
         };
+        let accept = headers.get(ACCEPT).map(|accept| accept.to_str().unwrap_or_default());
         Some(Self {
-            component: component?.to_owned(),
+            component: component.to_owned(),
             path: uri.path().to_owned(),
-            query: query.filter(matters).collect::<Vec<_>>().join("&"),
-            accepted: accepted(accept, false),
+            query: query(uri, info)?,
+            accepted: accepted(accept, is_discovery),
         })
     }
 
@@ -117,6 +114,21 @@ fn is_discovery(info: &RequestInfo) -> bool {
         ["version" | "api" | "apis"] | ["api", _] | ["apis", _] | ["apis", _, _] => true,
         ["openapi", version, ..] => ["v2", "v3"].contains(version),
         _ => false,
+    }
+}
+
+/// The part of the query that decides about the answer; `None` if that is unknown.
+fn query(uri: &Uri, info: &RequestInfo) -> Option<String> {
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let named = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let mut deciding = named.filter(|(name, _)| !name.is_empty() && !IGNORED_PARAMETERS.contains(name));
+    let is_hash = |value: &str| !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric());
+    match (deciding.next(), deciding.next()) {
+        (None, _) => Some(String::new()),
+        (Some((HASH, value)), None) if info.path.starts_with("/openapi/v3/") && is_hash(value) => {
+            Some(format!("{HASH}={value}"))
+        }
+        _ => None,
     }
 }
 
@@ -227,12 +239,43 @@ mod tests {
         );
         for other in [
             key("/api/v1/nodes/n2", JSON, "kubelet"),
-            key("/api/v1/nodes/n1?pretty=true", JSON, "kubelet"),
             key(node, PROTOBUF, "kubelet"),
             key(node, JSON, "kube-proxy"),
             key("/version", JSON, "kubelet"),
         ] {
             assert_ne!(other, first);
+        }
+    }
+
+    #[test]
+    fn spellings_of_a_discovery_request_have_one_key_or_none() {
+        let key = |target: &str| read("GET", target, None, None).map(|read| read.key(JSON));
+        let groups = "/openapi/v3/apis/apps/v1";
+        assert_eq!(key("/version?timeout=32s&"), key("/version"));
+        assert_ne!(key(&format!("{groups}?hash=1A")), key(groups));
+        for target in [
+            "/version?x=1",
+            "/version?hash=1A",
+            "/version?pretty=true",
+            "/openapi/v2?x=1",
+            "/openapi/v3?hash=1A",
+            "/openapi/v3/api/v1?hash=1A&hash=1B",
+            "/openapi/v3/api/v1?hash=%31A",
+            "/openapi/v3/api/v1?%68ash=1A",
+            "/openapi/v3/api/v1?hash",
+            "/version/",
+            "/vers%69on",
+            "/apis/apps/v1//",
+        ] {
+            assert_eq!(key(target), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn object_that_is_read_with_unknown_parameters_is_not_kept() {
+        for query in ["pretty=true", "x=1", "hash=1A"] {
+            let target = format!("/api/v1/nodes/n1?{query}");
+            assert_eq!(read("GET", &target, None, Some("kubelet")), None, "{query}");
         }
     }
 
