@@ -17,6 +17,8 @@ pub const NAME_MAX: usize = 1024;
 const KIND: char = '#';
 /// Last part of the name of a selection that is filled with the rights of callers with tokens.
 const OF_TOKENS: &str = "#tokens";
+/// Field with the node of a pod.
+const NODE_NAME: &str = "spec.nodeName";
 /// Groups whose resources are answers rather than state.
 const ANSWERS: [&str; 5] = [
     "authentication.k8s.io",
@@ -85,6 +87,21 @@ impl Key {
             fields,
         };
         (key.text().len() <= NAME_MAX).then_some(key)
+    }
+
+    /// The pods that are bound to `node`.
+    #[must_use]
+    pub fn pods_of(node: &str) -> Self {
+        Self {
+            gvr: GroupVersionResource {
+                version: "v1".to_owned(),
+                resource: "pods".to_owned(),
+                ..GroupVersionResource::default()
+            },
+            namespace: None,
+            labels: LabelSelector::default(),
+            fields: FieldSelector::equal(NODE_NAME, node),
+        }
     }
 
     /// Path of its list, escaped.
@@ -195,7 +212,7 @@ impl Key {
     #[must_use]
     pub fn is_essential(&self, node: &str) -> bool {
         let field = match (self.gvr.group.as_str(), self.gvr.resource.as_str()) {
-            ("", "pods") => "spec.nodeName",
+            ("", "pods") => NODE_NAME,
             ("", "nodes") => "metadata.name",
             _ => return false,
         };

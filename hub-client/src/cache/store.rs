@@ -73,6 +73,8 @@ struct CacheState {
     /// Descriptions of the kinds that are not built in. Held during a request, so that each is requested once.
     described: tokio::sync::Mutex<HashMap<GroupVersionResource, SharedResource>>,
     turns: Turns,
+    /// Wakes those that wait for a selection.
+    made: Notify,
 }
 
 // === impl Cache ===
@@ -87,6 +89,7 @@ impl Cache {
             entries: Mutex::default(),
             described: tokio::sync::Mutex::default(),
             turns: Turns::default(),
+            made: Notify::new(),
         }))
     }
 
@@ -145,6 +148,20 @@ impl Cache {
         let entry = self.0.entries.lock().get(&key.text()).cloned()?;
         entry.touch();
         Some(entry).filter(|entry| !entry.is_gone())
+    }
+
+    /// Waits until the selection of `key` is cached.
+    ///
+    /// # Cancel safety
+    /// Holds nothing; may be dropped at any point.
+    pub async fn wait_for(&self, key: &Key) -> Arc<Entry> {
+        loop {
+            let made = self.0.made.notified();
+            if let Some(entry) = self.get(key) {
+                return entry;
+            }
+            made.await;
+        }
     }
 
     /// The selection of `key`, made for `reader` if it is not cached yet.
@@ -356,6 +373,7 @@ impl Cache {
     }
 
     fn follow(&self, entry: Arc<Entry>) {
+        self.0.made.notify_waiters();
         let means = &self.0.means;
         let gone = entry.replica().gone().clone();
         let is_essential = entry.key().is_essential(&means.node);

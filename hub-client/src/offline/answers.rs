@@ -133,7 +133,7 @@ impl Answers {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => {
-                self.forget(read);
+                self.forget(std::slice::from_ref(read));
                 return response;
             }
             _ => return response,
@@ -178,16 +178,16 @@ impl Answers {
 
     /// Replaces the kept forms of an object by this one, in JSON.
     pub fn replace(&self, read: &KeptRead, body: Bytes) {
-        self.forget(read);
+        self.forget(std::slice::from_ref(read));
         if let Some(key) = read.key_of("application/json") {
             let facts = json!({TYPE: "application/json", ENCODING: ""});
             self.tell(News::Keep(Record { key, facts, body }));
         }
     }
 
-    /// Deletes all kept forms of an object.
-    pub fn forget(&self, read: &KeptRead) {
-        self.tell(News::Forget(read.keys().collect()));
+    /// Deletes all kept forms of these objects.
+    pub fn forget(&self, reads: &[KeptRead]) {
+        self.tell(News::Forget(reads.iter().flat_map(KeptRead::keys).collect()));
     }
 
     /// Records and bytes held.

@@ -13,6 +13,7 @@
 //! A request about an object with an entry waits until the entry is at the cloud, if the cloud is back: an older local
 //! status must not follow a newer one.
 
+pub mod deleted_pods;
 pub mod local_pods;
 pub mod merge;
 pub mod pending;

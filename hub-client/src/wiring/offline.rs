@@ -12,6 +12,7 @@ use crate::offline::answers::{self, Answers};
 use crate::offline::autonomy::Autonomy;
 use crate::offline::events;
 use crate::offline::events::Events;
+use crate::offline::own::deleted_pods::forget_deleted;
 use crate::offline::own::pending::{self, Pending};
 use crate::offline::own::sender::Sender;
 use crate::offline::own::write::OwnKey;
@@ -89,6 +90,8 @@ impl Wiring {
         let (pods, reach, end) = (pending.clone(), self.cloud.0.subscribe(), token.clone());
         let expiring = async move { pods.expire_local_pods(reach, end).await };
         self.tasks.spawn_critical("expire-local-pods", expiring);
+        let forgetting = forget_deleted(self.cache.clone(), node.clone(), answers.clone(), token.clone());
+        self.tasks.spawn_critical("forget-deleted-pods", forgetting);
         let sending = sender.run(self.cloud.0.subscribe(), token, is_foreign);
         self.tasks.spawn_critical("send-local-writes", sending);
         let cache = self.cache.clone();

@@ -22,6 +22,7 @@ const NODES: &str = "/api/v1/nodes";
 const NODE: &str = "/api/v1/nodes/n1";
 const JSON: &str = "application/json";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
+const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 /// An object at the cloud with a status subresource.
@@ -429,4 +430,30 @@ async fn local_status_is_answered_in_the_clients_format() {
         (seen.header("yurt-stale"), &seen.json()["metadata"]["resourceVersion"]),
         (Some("true"), &json!("20"))
     );
+}
+
+#[tokio::test]
+async fn kept_status_of_a_pod_ends_with_the_pod() {
+    let cloud = Cloud::start().await;
+    for name in ["web", "db"] {
+        let pod = cloud.put("pods", pod(name, "n1"));
+        Stored::at(&cloud, &format!("/api/v1/namespaces/shop/pods/{name}"), pod);
+    }
+    let hub = TestHub::start(&cloud, &[]).await;
+    let kubelet = hub.kubelet();
+    kubelet.get(OWN_PODS).await.expect(200);
+    for name in ["web", "db"] {
+        let status = json!({"status": {"phase": "Running"}});
+        let path = format!("/api/v1/namespaces/shop/pods/{name}");
+        patch(&kubelet, &path, &status).await.expect(200);
+    }
+    let records = async |count: u64| {
+        hub.until("the number of kept answers", |state| {
+            state["offline"]["answers"]["records"] == count
+        })
+        .await;
+    };
+    records(2).await;
+    cloud.delete("pods", "shop", "web");
+    records(1).await;
 }

@@ -162,7 +162,7 @@ impl Sender {
                 }
                 StatusOutcome::Gone => {
                     tracing::info!(object = %key, "Local status dropped: the cloud no longer has its object");
-                    self.answers.forget(&read);
+                    self.answers.forget(&[read]);
                     "gone"
                 }
                 StatusOutcome::Refused(why) => {
