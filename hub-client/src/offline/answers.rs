@@ -21,9 +21,9 @@ use yurt_pool_protocol::names::STALE_HEADER;
 use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, Inflate, accepts_gzip, full, respond, stream as body_of};
 
-use super::kept_read::KeptRead;
+use super::kept_read::{KeptRead, Readers, readers_of};
 use super::record::{FileName, Record};
-use super::shelf::{Limits, Shelf, Totals};
+use super::shelf::{Limits, Share, Shelf, Totals};
 use crate::copied::Copies;
 use crate::failures::Failures;
 use crate::health::CloudReach;
@@ -34,9 +34,26 @@ pub const FOLDER: &str = "answers";
 pub const ANSWER_MAX: usize = 2 << 20;
 /// Limits of the folder.
 const LIMITS: Limits = Limits {
-    records: 2048,
-    bytes: 32 << 20,
     file: (ANSWER_MAX + (8 << 10)) as u64,
+    share_of,
+};
+/// Answers that were read with the node's identity.
+const OF_NODE: Share = Share {
+    name: "node",
+    records: 1024,
+    bytes: 20 << 20,
+};
+/// Answers that callers with tokens of their own read: pods.
+const OF_TOKENS: Share = Share {
+    name: "tokens",
+    records: 512,
+    bytes: 4 << 20,
+};
+/// Discovery documents, which every caller may read.
+const DISCOVERY: Share = Share {
+    name: "discovery",
+    records: 512,
+    bytes: 8 << 20,
 };
 /// Time between two writes of an answer that changes.
 pub const REWRITTEN_EVERY: Duration = Duration::from_secs(300);
@@ -200,6 +217,14 @@ impl Answers {
         if self.news.try_send(news).is_err() {
             tracing::debug!("Writer of kept answers is busy; an answer is not kept");
         }
+    }
+}
+
+fn share_of(key: &str) -> Share {
+    match readers_of(key) {
+        Readers::Node => OF_NODE,
+        Readers::Tokens => OF_TOKENS,
+        Readers::All => DISCOVERY,
     }
 }
 

@@ -26,6 +26,20 @@ const HASH: &str = "hash";
 /// Parameters of a media type that do not change the document.
 const IGNORED_MEDIA_PARAMETERS: [&str; 2] = ["charset", "q"];
 
+/// Suffix of the component of a caller with a token of its own. No name of a component has a space.
+const OF_TOKEN: &str = " with a token";
+
+/// Callers that a kept answer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// A component that acts as the node.
+    Node,
+    /// A component with tokens of its own.
+    Tokens,
+    /// Every authenticated caller: a discovery document.
+    All,
+}
+
 /// A GET whose answer is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptRead {
@@ -81,6 +95,13 @@ impl KeptRead {
         }
     }
 
+    /// The component of a caller with a token, for [`Self::of`]. A token claims its component: what the cloud refuses it
+    /// must not delete what the node may read.
+    #[must_use]
+    pub fn component_of_token(component: &str) -> String {
+        format!("{component}{OF_TOKEN}")
+    }
+
     /// True if this is a discovery document, which every authenticated caller may read.
     #[must_use]
     pub fn is_discovery(&self) -> bool {
@@ -101,6 +122,17 @@ impl KeptRead {
 
     fn key(&self, class: &str) -> String {
         json!([self.component, self.path, self.query, class]).to_string()
+    }
+}
+
+/// Returns the callers that the answer with this key is for.
+#[must_use]
+pub fn readers_of(key: &str) -> Readers {
+    let parts: Vec<String> = serde_json::from_str(key).unwrap_or_default();
+    match parts.first().map(String::as_str) {
+        Some("") => Readers::All,
+        Some(component) if component.ends_with(OF_TOKEN) => Readers::Tokens,
+        _ => Readers::Node,
     }
 }
 
@@ -276,6 +308,20 @@ mod tests {
         for query in ["pretty=true", "x=1", "hash=1A"] {
             let target = format!("/api/v1/nodes/n1?{query}");
             assert_eq!(read("GET", &target, None, Some("kubelet")), None, "{query}");
+        }
+    }
+
+    #[test]
+    fn key_says_who_the_answer_is_for() {
+        let of_token = KeptRead::component_of_token("kubelet");
+        for (target, component, expected) in [
+            ("/api/v1/nodes/n1", "kubelet", Readers::Node),
+            ("/api/v1/nodes/n1", of_token.as_str(), Readers::Tokens),
+            ("/version", "kubelet", Readers::All),
+            ("/version", of_token.as_str(), Readers::All),
+        ] {
+            let read = read("GET", target, None, Some(component)).unwrap();
+            assert_eq!(readers_of(&read.key(JSON)), expected, "{target} for {component}");
         }
     }
 

@@ -70,15 +70,20 @@ impl Record {
         if claimed != sum(rest) {
             return None;
         }
-        let (length, rest) = rest.split_first_chunk::<4>()?;
-        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-        let (head, _) = rest.split_at_checked(length)?;
+        let head = head_of(file)?;
         let Head { key, facts } = serde_json::from_slice(head).ok()?;
         Some(Self {
             key,
             facts,
-            body: file.slice(FRONT + length..),
+            body: file.slice(FRONT + head.len()..),
         })
+    }
+
+    /// Reads the key in the first bytes of a file. It is not verified: the checksum covers the body, too.
+    #[must_use]
+    pub fn key_in(front: &[u8]) -> Option<String> {
+        let head: Head = serde_json::from_slice(head_of(front)?).ok()?;
+        Some(head.key)
     }
 }
 
@@ -113,6 +118,13 @@ impl std::fmt::Display for FileName {
     }
 }
 
+/// The head in the first bytes of a file.
+fn head_of(front: &[u8]) -> Option<&[u8]> {
+    let rest = front.strip_prefix(MAGIC)?.get(SUM..)?;
+    let (length, rest) = rest.split_first_chunk::<4>()?;
+    rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)
+}
+
 /// SHA-256 of `bytes`.
 pub(super) fn sum(bytes: &[u8]) -> [u8; SUM] {
     let mut sum = [0; SUM];
@@ -138,6 +150,9 @@ mod tests {
     fn record_comes_back_as_it_was() {
         let file = Bytes::from(record().encode());
         assert_eq!(Record::decode(&file), Some(record()));
+        let front = &file[..file.len() - record().body.len()];
+        assert_eq!(Record::key_in(front), Some(record().key));
+        assert_eq!(Record::key_in(&front[..front.len() - 1]), None);
     }
 
     #[test]

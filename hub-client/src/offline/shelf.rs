@@ -1,4 +1,5 @@
-//! Folder of records, bounded in number and bytes: the index is in memory, the bodies are files.
+//! Folder of records, bounded in number and bytes: the index is in memory, the bodies are files. It is divided into
+//! shares, whose records evict only each other.
 //!
 //! A record is replaced by a rename, so a power cut leaves the old one or the new one. A disk that is full, or that
 //! fails, costs the new record only: what is on the disk stays, and the caller continues. All functions block; the
@@ -17,16 +18,27 @@ use super::record::{FileName, Record, sum};
 
 /// Mode of the folder; its files have 0600.
 const FOLDER_MODE: u32 = 0o700;
+/// Bytes of a file that are read for its key, at the start.
+const FRONT_MAX: u64 = 4 << 10;
 
 /// Limits of a folder.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Maximum number of records.
-    pub records: usize,
-    /// Maximum bytes of all files together.
-    pub bytes: u64,
     /// Maximum bytes of one file; a longer one is damaged.
     pub file: u64,
+    /// Returns the share of the record with a key.
+    pub share_of: fn(&str) -> Share,
+}
+
+/// Records of a folder that evict only each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Distinguishes the shares of a folder.
+    pub name: &'static str,
+    /// Maximum number of records.
+    pub records: usize,
+    /// Maximum bytes of their files together.
+    pub bytes: u64,
 }
 
 /// Records and bytes held.
@@ -68,13 +80,15 @@ pub struct Shelf {
 #[derive(Debug, Default)]
 struct Index {
     rows: HashMap<FileName, Row>,
-    bytes: u64,
+    /// By the names of the shares.
+    totals: HashMap<&'static str, Totals>,
     /// Counts uses, for the order of eviction.
     uses: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
+    share: Share,
     size: u64,
     used: u64,
     /// Checksum of the file; `None` before it is first read.
@@ -84,11 +98,14 @@ struct Row {
 // === impl Index ===
 
 impl Index {
-    fn insert(&mut self, name: FileName, size: u64, sum: Option<[u8; 32]>) {
+    fn insert(&mut self, name: FileName, share: Share, size: u64, sum: Option<[u8; 32]>) {
         self.remove(&name);
         self.uses += 1;
-        self.bytes += size;
+        let totals = self.totals.entry(share.name).or_default();
+        totals.records += 1;
+        totals.bytes += size;
         let row = Row {
+            share,
             size,
             used: self.uses,
             sum,
@@ -97,9 +114,14 @@ impl Index {
     }
 
     fn remove(&mut self, name: &FileName) -> bool {
-        let gone = self.rows.remove(name);
-        self.bytes -= gone.map_or(0, |row| row.size);
-        gone.is_some()
+        let Some(gone) = self.rows.remove(name) else {
+            return false;
+        };
+        if let Some(totals) = self.totals.get_mut(gone.share.name) {
+            totals.records -= 1;
+            totals.bytes -= gone.size;
+        }
+        true
     }
 
     fn used(&mut self, name: &FileName) -> Option<Row> {
@@ -109,15 +131,14 @@ impl Index {
         Some(*row)
     }
 
-    /// The least recently used record, if a record of `size` bytes named `name` does not fit with the others.
-    fn victim(&self, name: &FileName, size: u64, limits: &Limits) -> Option<FileName> {
-        let replaced = self.rows.get(name);
-        let records = self.rows.len() + usize::from(replaced.is_none());
-        let bytes = self.bytes - replaced.map_or(0, |row| row.size) + size;
-        if records <= limits.records && bytes <= limits.bytes {
+    /// The least recently used record of a share that exceeds its limits; never the `newest`.
+    fn victim(&self, share: &Share, newest: &FileName) -> Option<FileName> {
+        let totals = self.totals.get(share.name)?;
+        if totals.records <= share.records && totals.bytes <= share.bytes {
             return None;
         }
-        let others = self.rows.iter().filter(|(other, _)| *other != name);
+        let others = self.rows.iter().filter(|(other, _)| *other != newest);
+        let others = others.filter(|(_, row)| row.share == *share);
         others.min_by_key(|(_, row)| row.used).map(|(other, _)| *other)
     }
 }
@@ -145,7 +166,8 @@ impl Shelf {
         shelf
     }
 
-    /// Reads names and sizes only; the files are verified when they are used. The oldest come first, for the eviction.
+    /// Reads names, sizes and keys only; the files are verified when they are used. The oldest come first, for the
+    /// eviction.
     fn load(&self) -> io::Result<()> {
         let mut found = Vec::new();
         for file in fs::read_dir(&self.folder)? {
@@ -166,8 +188,9 @@ impl Shelf {
                 self.delete(&self.path(&name));
                 continue;
             }
-            self.make_room(&name, size);
-            self.index.lock().insert(name, size, None);
+            let share = self.share_in(&name);
+            self.index.lock().insert(name, share, size, None);
+            self.make_room(&share, &name);
         }
         Ok(())
     }
@@ -186,8 +209,8 @@ impl Shelf {
         names.into_iter().filter_map(|name| self.read(&name))
     }
 
-    /// Writes a record if it differs from the one on the disk. Evicts the least recently used ones for it. Returns true
-    /// if it wrote.
+    /// Writes a record if it differs from the one on the disk. Evicts the least recently used ones of its share for it.
+    /// Returns true if it wrote.
     ///
     /// # Errors
     /// [`ShelfError`]; the former record of that key stays.
@@ -195,7 +218,8 @@ impl Shelf {
         let _one = self.writing.lock();
         let (name, file) = (FileName::of(&record.key), Bytes::from(record.encode()));
         let size = file.len() as u64;
-        let max = self.limits.file.min(self.limits.bytes);
+        let share = (self.limits.share_of)(&record.key);
+        let max = self.limits.file.min(share.bytes);
         if size > max {
             return Err(ShelfError::TooLarge { size, max });
         }
@@ -205,7 +229,7 @@ impl Shelf {
             && row.size == size
             && row.sum.or_else(|| self.read_file(&name).ok().map(|held| sum(&held))) == Some(new)
         {
-            self.index.lock().insert(name, size, Some(new));
+            self.index.lock().insert(name, share, size, Some(new));
             return Ok(false);
         }
         let path = self.path(&name);
@@ -216,9 +240,9 @@ impl Shelf {
             }
             written => written?,
         }
-        self.index.lock().insert(name, size, Some(new));
+        self.index.lock().insert(name, share, size, Some(new));
         // Only now: a full disk must not cost the others.
-        self.make_room(&name, size);
+        self.make_room(&share, &name);
         Ok(true)
     }
 
@@ -255,13 +279,13 @@ impl Shelf {
         let index = self.index.lock();
         Totals {
             records: index.rows.len(),
-            bytes: index.bytes,
+            bytes: index.totals.values().map(|totals| totals.bytes).sum(),
         }
     }
 
-    fn make_room(&self, name: &FileName, size: u64) {
+    fn make_room(&self, share: &Share, newest: &FileName) {
         loop {
-            let victim = self.index.lock().victim(name, size, &self.limits);
+            let victim = self.index.lock().victim(share, newest);
             let Some(victim) = victim else { return };
             self.index.lock().remove(&victim);
             self.delete(&self.path(&victim));
@@ -283,6 +307,14 @@ impl Shelf {
             self.delete(&self.path(name));
         }
         record
+    }
+
+    /// Share of the record in a file. One whose key cannot be read now counts as one with an empty key.
+    fn share_in(&self, name: &FileName) -> Share {
+        let mut front = Vec::new();
+        let read = File::open(self.path(name)).and_then(|file| file.take(FRONT_MAX).read_to_end(&mut front));
+        let key = read.ok().and_then(|_| Record::key_in(&front));
+        (self.limits.share_of)(&key.unwrap_or_default())
     }
 
     fn read_file(&self, name: &FileName) -> io::Result<Bytes> {
@@ -312,10 +344,19 @@ mod tests {
 
     use super::*;
 
-    const ROOM: Limits = Limits {
+    const ALL: Share = Share {
+        name: "all",
         records: 4,
         bytes: 4096,
+    };
+    const OF_PODS: Share = Share {
+        name: "pods",
+        records: 2,
+        bytes: 1024,
+    };
+    const ROOM: Limits = Limits {
         file: 2048,
+        share_of: |key| if key.starts_with("pod") { OF_PODS } else { ALL },
     };
 
     fn record(key: &str, body: &str) -> Record {
@@ -419,10 +460,41 @@ mod tests {
         shelf.put(&record("f", &large)).unwrap();
         let totals = shelf.totals();
         assert!(
-            totals.bytes <= ROOM.bytes && totals.records == files(&folder).len(),
+            totals.bytes <= ALL.bytes && totals.records == files(&folder).len(),
             "{totals:?}"
         );
         assert_eq!(open(&folder).totals(), totals);
+    }
+
+    #[test]
+    fn records_of_a_share_evict_only_each_other() {
+        let folder = TestDir::new();
+        let shelf = open(&folder);
+        for key in ["a", "b", "c", "d", "pod-1", "pod-2", "pod-3"] {
+            shelf.put(&record(key, key)).unwrap();
+        }
+        let held = |shelf: &Shelf, keys: &[&str]| keys.iter().filter(|key| shelf.get(key).is_some()).count();
+        let node = ["a", "b", "c", "d"];
+        assert_eq!((held(&shelf, &node), held(&shelf, &["pod-2", "pod-3"])), (4, 2));
+        shelf.put(&record("pod-4", &"x".repeat(900))).unwrap();
+        assert_eq!(
+            (held(&shelf, &node), shelf.totals().records),
+            (4, 5),
+            "nor by their bytes"
+        );
+        let large = shelf.put(&record("pod-5", &"x".repeat(1024)));
+        assert!(matches!(large, Err(ShelfError::TooLarge { max: 1024, .. })));
+        let again = open(&folder);
+        for key in ["pod-6", "pod-7", "pod-8"] {
+            again.put(&record(key, key)).unwrap();
+        }
+        assert_eq!(
+            (held(&again, &node), again.totals().records),
+            (4, 6),
+            "nor after a restart"
+        );
+        again.put(&record("e", "e")).unwrap();
+        assert_eq!(held(&again, &["pod-7", "pod-8"]), 2);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use super::kept_read::{accepted, class_of};
 use super::record::Record;
-use super::shelf::{Limits, Shelf, Totals};
+use super::shelf::{Limits, Share, Shelf, Totals};
 use crate::copied::Copies;
 use issued::Issued;
 
@@ -41,9 +41,12 @@ pub const FOLDER: &str = "tokens";
 pub const BYTES_MAX: usize = 64 << 10;
 /// Limits of the folder: several tokens for each pod.
 const LIMITS: Limits = Limits {
-    records: 2048,
-    bytes: 16 << 20,
     file: (BYTES_MAX + (8 << 10)) as u64,
+    share_of: |_| Share {
+        name: "tokens",
+        records: 2048,
+        bytes: 16 << 20,
+    },
 };
 /// Interval of erasing expired tokens.
 const ERASED_EVERY: Duration = Duration::from_secs(600);

@@ -27,8 +27,6 @@ use crate::offline::{is_away, is_of_gateway};
 
 /// Maximum time of a small request at the cloud before it is answered here; the kubelet waits for 10 s.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Suffix of the component of a caller with a token, in the keys of its kept answers.
-const OF_TOKEN: &str = " with a token";
 /// Decides if answers for a component are kept.
 pub type IsCacheable = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
@@ -251,8 +249,7 @@ impl Offline {
             return None;
         }
         let component = Some(caller.component.as_str()).filter(|name| (self.is_cacheable)(name));
-        // A token claims its component. What the cloud refuses it must not delete what the node may read.
-        let of_token = component.map(|name| format!("{name}{OF_TOKEN}"));
+        let of_token = component.map(KeptRead::component_of_token);
         let component = match caller.credential {
             Credential::Node => component,
             _ => of_token.as_deref(),

@@ -17,7 +17,7 @@ use super::Events;
 use super::queue::{BYTES_MAX, EventKey, Queue, QueuedEvent, counted};
 use crate::health::CloudReach;
 use crate::offline::record::Record;
-use crate::offline::shelf::{Limits, Shelf};
+use crate::offline::shelf::{Limits, Share, Shelf};
 use crate::upstream::Cloud;
 
 /// Name of the folder below the cache folder.
@@ -26,9 +26,12 @@ pub const FOLDER: &str = "events";
 const KEY: &str = "events";
 /// Limits of the folder: one file.
 const LIMITS: Limits = Limits {
-    records: 1,
-    bytes: 4 * BYTES_MAX as u64,
     file: 4 * BYTES_MAX as u64,
+    share_of: |_| Share {
+        name: "events",
+        records: 1,
+        bytes: 4 * BYTES_MAX as u64,
+    },
 };
 /// Pause between two events.
 const PACE: Duration = Duration::from_millis(100);

@@ -25,7 +25,7 @@ use crate::filter::context::LocalPods;
 use crate::health::CloudReach;
 use crate::offline::record::Record;
 use crate::offline::reply::RETRY_AFTER;
-use crate::offline::shelf::{Limits, Shelf};
+use crate::offline::shelf::{Limits, Share, Shelf};
 
 /// Name of the folder below the cache folder.
 pub const FOLDER: &str = "local-writes";
@@ -35,9 +35,12 @@ const ENTRIES_MAX: usize = 1024;
 const BYTES_MAX: usize = 16 << 20;
 /// Limits of the folder, above those of the entries: no entry is evicted.
 const LIMITS: Limits = Limits {
-    records: 2 * ENTRIES_MAX,
-    bytes: 4 * BYTES_MAX as u64,
     file: 8 << 20,
+    share_of: |_| Share {
+        name: "local writes",
+        records: 2 * ENTRIES_MAX,
+        bytes: 4 * BYTES_MAX as u64,
+    },
 };
 /// Failure key: the disk does not take an entry.
 pub(crate) const DISK: &str = "local writes";
