@@ -27,10 +27,12 @@ const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
 
 /// Ports of a hub. Each has its own share of the open files, so that connections to one leave room for the others.
 const PORTS: usize = 6;
+/// Ports of the proxy. Each has a second share for the cloud's side of upgraded connections.
+const PROXY_PORTS: usize = 4;
 
 /// Limits of each port.
 pub(crate) fn limits() -> Limits {
-    Limits::default().within(files::for_servers() / PORTS)
+    Limits::default().within(files::for_servers() / (PORTS + PROXY_PORTS))
 }
 
 /// Turns a bound port into the HTTPS one. Without a certificate of the cluster's CA it serves one of the hub's own CA. Pods do

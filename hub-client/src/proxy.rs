@@ -131,7 +131,7 @@ impl Proxy {
         screen::check_path(&info, request.uri())?;
         let caller = self.callers.identify(request.headers(), request.uri(), &peer)?;
         screen::check_headers(&info, request.headers(), &caller.credential)?;
-        *known = known_caller(&caller, &peer);
+        *known = caller.known();
         let ends = (info.verb == Verb::Watch && peer.identity.is_some()).then(|| peer.ends.clone());
         if caller.credential == Credential::Node {
             // The kubelet's token is only for this hub.
@@ -351,17 +351,6 @@ impl Proxy {
                 None => method == Method::POST,
             }
     }
-}
-
-/// Returns the owner of the connection's place. The node may take all places. Pods are counted by address, because each
-/// has its own.
-fn known_caller(caller: &Caller, peer: &Peer) -> Option<KnownCaller> {
-    let (name, rank) = match caller.credential {
-        Credential::Node => ("the node".to_owned(), Rank::Administrator),
-        Credential::Token(_) => (peer.addr.ip().to_string(), Rank::Member),
-        Credential::Certificate { .. } => return None,
-    };
-    Some(KnownCaller { name, rank })
 }
 
 /// Ends a watch with the client certificate of its request.

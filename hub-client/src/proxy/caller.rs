@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, Uri};
 use yurt_apimachinery::Status;
-use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::server::{KnownCaller, Peer, Rank};
 
 use crate::config::NodeIdentity;
 use crate::filter::binding::entry::is_component;
@@ -126,6 +126,18 @@ impl Caller {
     #[must_use]
     pub fn is_node_component(&self, component: &str) -> bool {
         self.credential == Credential::Node && self.component == component
+    }
+
+    /// Returns the owner of the connection's place; `None` if the connection's certificate names it. The node may take
+    /// all places. Pods are counted by address, because each has its own.
+    #[must_use]
+    pub fn known(&self) -> Option<KnownCaller> {
+        let (name, rank) = match self.credential {
+            Credential::Node => ("the node".to_owned(), Rank::Administrator),
+            Credential::Token(_) => (self.origin.address.to_string(), Rank::Member),
+            Credential::Certificate { .. } => return None,
+        };
+        Some(KnownCaller { name, rank })
     }
 }
 

@@ -17,6 +17,7 @@ use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::ClientError;
+use yurt_runtime::http::server::ConnectionPlace;
 use yurt_runtime::http::{Body, broken_by, empty, pass, until};
 
 use super::caller::{Caller, Credential};
@@ -52,7 +53,8 @@ impl PassThrough {
     ///
     /// # Errors
     /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on. 504 without
-    /// Retry-After when the cloud may have acted on a request that must not be repeated.
+    /// Retry-After when the cloud may have acted on a request that must not be repeated. 429 for an upgrade if the caller
+    /// has no place left for its connection.
     pub async fn send(
         &self,
         request: Request<Body>,
@@ -114,7 +116,8 @@ impl PassThrough {
         Err(failed.unwrap_or_else(away))
     }
 
-    /// Sends a request that asks for an upgrade, over a connection of its own.
+    /// Sends a request that asks for an upgrade, over a connection of its own. The upgraded connection holds the client's
+    /// place until it ends.
     async fn upgrade(
         &self,
         places: &[usize],
@@ -126,6 +129,7 @@ impl PassThrough {
             return Err(away());
         };
         let downstream = hyper::upgrade::on(&mut request);
+        let place = request.extensions_mut().remove::<ConnectionPlace>();
         let (head, body) = request.into_parts();
         let mut head = forwardable(head);
         head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -141,8 +145,13 @@ impl PassThrough {
             None => return Err(silent(false)),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            // The cloud has verified the caller.
+            if let (Some(place), Some(known)) = (&place, caller.known()) {
+                place.claim(&known)?;
+            }
             let (upstream, lost) = (hyper::upgrade::on(&mut response), lost.clone());
             self.tasks.spawn_isolated("upgraded", async move {
+                let _place = place;
                 lost.run_until_cancelled(tunnel(downstream, upstream)).await;
             });
         }
@@ -342,7 +351,97 @@ async fn tunnel(downstream: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade:
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use tokio::io::AsyncReadExt as _;
+    use yurt_runtime::http::client::{HttpClient, Protocol};
+    use yurt_runtime::http::server::{Handler, Limits, Server, handler};
+    use yurt_runtime::http::status_response;
+    use yurt_test_support::eventually;
+
     use super::*;
+    use crate::proxy::caller::Origin;
+
+    const EXEC: &str = "/api/v1/namespaces/shop/pods/web/exec";
+
+    /// Serves at a free port of this machine; returns the URL.
+    async fn serve(tasks: &TaskGroup, limits: Limits, handler: Handler) -> String {
+        let server = Server::bind((Ipv4Addr::LOCALHOST, 0).into(), "--test").await.unwrap();
+        let serving = server.with_limits(limits).serve(tasks, handler);
+        format!("http://{}", serving.local_addr())
+    }
+
+    /// A cloud that accepts every upgrade, and keeps it until the other side ends it.
+    fn upgrading(tasks: TaskGroup) -> Handler {
+        handler(move |mut request, _| {
+            let upgrade = hyper::upgrade::on(&mut request);
+            tasks.spawn_isolated("upgraded", async move {
+                let Ok(upgraded) = upgrade.await else { return };
+                let _ = TokioIo::new(upgraded).read_to_end(&mut Vec::new()).await;
+            });
+            let answer = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+            let answer = answer.header(CONNECTION, "Upgrade").header(UPGRADE, "SPDY/3.1");
+            std::future::ready(answer.body(empty()).unwrap())
+        })
+    }
+
+    /// Passes all requests on to `cloud` as those of one pod.
+    fn passing_on(cloud: &str, tasks: TaskGroup) -> Handler {
+        let pass_through = Arc::new(PassThrough {
+            cloud: Arc::new(Cloud::for_test(cloud)),
+            reach: watch::Sender::new(CloudReach { failed_probes: Some(0) }).subscribe(),
+            tasks,
+            wake: Arc::default(),
+        });
+        handler(move |request, _| {
+            let pass_through = pass_through.clone();
+            async move {
+                let info = RequestInfo::parse("POST", EXEC, None).unwrap();
+                let pod = Caller {
+                    component: "pod".to_owned(),
+                    credential: Credential::Token("t".to_owned()),
+                    origin: Origin {
+                        address: Ipv4Addr::LOCALHOST.into(),
+                        uid: None,
+                    },
+                };
+                let sent = pass_through.send(request.map(pass), &info, &pod).await;
+                sent.unwrap_or_else(|status| status_response(&status))
+            }
+        })
+    }
+
+    /// The hub's server does not serve an upgraded connection any more, but counts it.
+    #[tokio::test]
+    async fn upgraded_connections_of_a_pod_hold_their_places_until_they_end() {
+        let tasks = TaskGroup::new();
+        let cloud = serve(&tasks, Limits::default(), upgrading(tasks.clone())).await;
+        // One caller gets four of so few places.
+        let limits = Limits {
+            max_connections: 8,
+            ..Limits::default()
+        };
+        let hub = serve(&tasks, limits, passing_on(&cloud, tasks.clone())).await;
+        let upgrade = async || {
+            let pod = HttpClient::new(hub.parse().unwrap(), None, Protocol::Http1, Duration::from_secs(20)).unwrap();
+            let ask = Request::post(EXEC).header(CONNECTION, "Upgrade");
+            let ask = ask.header(UPGRADE, "SPDY/3.1").body(empty()).unwrap();
+            pod.send(ask).await.unwrap()
+        };
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(upgrade().await);
+        }
+        assert!(held.iter().all(|one| one.status() == StatusCode::SWITCHING_PROTOCOLS));
+        let refused = upgrade().await;
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()[CONNECTION], "close");
+        held.pop();
+        eventually("the place must be free again", async || {
+            (upgrade().await.status() == StatusCode::SWITCHING_PROTOCOLS).then_some(())
+        })
+        .await;
+    }
 
     #[test]
     fn headers_of_the_clients_connection_are_not_passed_on() {

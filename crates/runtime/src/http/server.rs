@@ -37,6 +37,7 @@ mod places;
 mod write_coalescer;
 
 use connection::Acceptor;
+pub use connection::ConnectionPlace;
 use door::{Door, IsLocal};
 pub use holds::ConnectionMetrics;
 use holds::Holds;
@@ -73,7 +74,7 @@ pub struct Peer {
 pub struct CloseConnection;
 
 /// Extension of a response whose caller presented a credential other than a certificate. The connection leaves the
-/// places of strangers.
+/// places of strangers. Before an upgrade, see [`ConnectionPlace::claim`].
 #[derive(Clone, Debug)]
 pub struct KnownCaller {
     /// Name of the caller: connections with the same name are counted together.

@@ -16,6 +16,7 @@ use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpStream;
@@ -56,13 +57,21 @@ struct Client {
     certificate: Option<ClientCertificate>,
     /// True if the certificate was valid when the connection began.
     was_good: bool,
-    place: Place,
+    place: Arc<Place>,
     record: Record,
     /// Set by a flood of frames.
     is_flooded: Arc<AtomicBool>,
     /// Answer to every request if there is no place for the certificate's identity.
     refusal: Option<Status>,
     any_request: AtomicBool,
+    closing: CancellationToken,
+}
+
+/// Extension of a request that asks for an upgrade: the place of its connection. The server no longer serves an upgraded
+/// connection; its place is free once all clones are dropped.
+#[derive(Clone, Debug)]
+pub struct ConnectionPlace {
+    place: Arc<Place>,
     closing: CancellationToken,
 }
 
@@ -188,7 +197,7 @@ impl Acceptor {
             peer,
             was_good: identity.is_some(),
             certificate,
-            place,
+            place: Arc::new(place),
             record,
             is_flooded: Arc::default(),
             refusal,
@@ -297,10 +306,13 @@ impl Acceptor {
 async fn answer(
     handler: Handler,
     client: Arc<Client>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     client.any_request.store(true, Ordering::Relaxed);
     let is_http2 = request.version() == Version::HTTP_2;
+    if request.extensions().get::<OnUpgrade>().is_some() {
+        request.extensions_mut().insert(client.connection_place());
+    }
     let refusal = client.refusal.as_ref().map(status_response);
     let mut response = match refusal.or_else(|| host::refusal(&request)) {
         Some(mut response) => {
@@ -316,12 +328,12 @@ async fn answer(
     let known = response.extensions().get::<KnownCaller>();
     let has_no_place = known.is_some_and(|caller| !client.place.promote(&caller.name, caller.rank));
     if has_no_place || response.extensions().get::<CloseConnection>().is_some() {
-        if !is_http2 {
-            response
-                .headers_mut()
-                .insert(CONNECTION, HeaderValue::from_static("close"));
-        }
         client.closing.cancel();
+    }
+    if client.closing.is_cancelled() && !is_http2 {
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
 }
@@ -347,9 +359,33 @@ async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Bod
     })
 }
 
+// === impl ConnectionPlace ===
+
+impl ConnectionPlace {
+    /// Moves the connection to the places of `caller`, as a response with a [`KnownCaller`] does. An upgrade is accepted
+    /// only after that: then the server can no longer end the connection.
+    ///
+    /// # Errors
+    /// 429 if there is no place for the caller. The connection ends after the next response.
+    pub fn claim(&self, caller: &KnownCaller) -> Result<(), Status> {
+        if self.place.promote(&caller.name, caller.rank) {
+            return Ok(());
+        }
+        self.closing.cancel();
+        Err(full(&caller.name))
+    }
+}
+
 // === impl Client ===
 
 impl Client {
+    fn connection_place(&self) -> ConnectionPlace {
+        ConnectionPlace {
+            place: self.place.clone(),
+            closing: self.closing.clone(),
+        }
+    }
+
     /// The sender of a request, at present.
     fn peer(&self) -> Peer {
         let identity = self.certificate.as_ref().and_then(ClientCertificate::identity);
