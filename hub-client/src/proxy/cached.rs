@@ -299,7 +299,7 @@ fn is_read(info: &RequestInfo) -> bool {
 }
 
 /// True for a caller with the node's identity.
-fn is_node(caller: &Caller) -> bool {
+pub(super) fn is_node(caller: &Caller) -> bool {
     caller.credential == Credential::Node
 }
 

@@ -21,7 +21,7 @@ use yurt_codec::negotiation::{body_format, body_json};
 use yurt_runtime::http::{APPLICATION_JSON, Body, full, inflate_for, read_body};
 use yurt_storage::Replica;
 
-use super::cached::{Cached, FIRST_LIST_MAX, Head, reader_of};
+use super::cached::{Cached, FIRST_LIST_MAX, Head, is_node, reader_of};
 use super::caller::{Caller, Credential};
 use super::local::{COMMIT_MAX, Local};
 use super::screen::is_impersonating;
@@ -227,7 +227,7 @@ impl Cached {
         let (selected, info) = head.of_selection(kind)?;
         let answered = self
             .local
-            .answer_view(&selected, &info, &replica, chain, edition)
+            .answer_view(&selected, &info, &replica, (chain, edition), !is_node(caller))
             .await?;
         answered.ok_or_else(|| unavailable("the view has no answer"))
     }

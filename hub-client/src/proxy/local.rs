@@ -100,7 +100,11 @@ impl Local {
         }
         let edition = self.derived.editions().of(&caller.component, &info.group_resource());
         if !chain.is_empty() || edition != 0 {
-            return self.answer_view(request, info, &replica, chain, edition).await;
+            // A caller cannot make further collections of pool data, so their views are few.
+            let is_of_tokens = false;
+            return self
+                .answer_view(request, info, &replica, (chain, edition), is_of_tokens)
+                .await;
         }
         let source = Source {
             collection: replica.collection(),
@@ -112,7 +116,7 @@ impl Local {
         self.serving.answer(request, info, source).await
     }
 
-    /// Answers from the view of `replica` through `chain`.
+    /// Answers from the view of `replica` through a chain, of an edition; `is_of_tokens` as in [`Derived::of`].
     ///
     /// # Errors
     /// As [`Derived::of`] and [`Serving::answer`].
@@ -121,10 +125,10 @@ impl Local {
         request: &Request<B>,
         info: &RequestInfo,
         replica: &Arc<Replica>,
-        chain: &Chain,
-        edition: u64,
+        (chain, edition): (&Chain, u64),
+        is_of_tokens: bool,
     ) -> Result<Option<Response<Body>>, Status> {
-        let view = self.derived.of(replica, chain, edition).await?;
+        let view = self.derived.of(replica, chain, edition, is_of_tokens).await?;
         let source = Source {
             collection: view.collection(),
             gone: view.ended(),

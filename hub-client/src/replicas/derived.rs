@@ -32,6 +32,9 @@ use inputs::LiveInputs;
 
 /// Maximum number of views. Above it the one that was unused for longest is dropped.
 const VIEWS_MAX: usize = 64;
+/// Maximum number of views of selections that only callers with tokens use. The others are the node's, and those of pool
+/// data, which are few.
+const VIEWS_OF_TOKENS_MAX: usize = VIEWS_MAX / 2;
 /// Time after its last use at which a view is dropped.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
 /// Most views that one request waits for, as its source begins one generation after another.
@@ -60,6 +63,8 @@ pub struct View {
     collection: Arc<SharedCollection>,
     source: Arc<SharedCollection>,
     used: Mutex<Instant>,
+    /// True while only callers with tokens used it, and it is a view of a selection.
+    is_of_tokens: AtomicBool,
     ended: CancellationToken,
 }
 
@@ -87,14 +92,23 @@ impl Derived {
     /// The view of `replica` through `chain`, of `edition`. Waits for the first evaluation for at most [`WAIT_FOR_RV`];
     /// a view that takes longer is returned incomplete.
     ///
+    /// `is_of_tokens` is true for a selection that a caller other than the node reads. Its views have a limit of
+    /// their own, and end none of the others.
+    ///
     /// # Errors
     /// 503 while an input of the filters is unknown, or if too many views are in use.
     ///
     /// # Cancel safety
     /// Holds nothing while waiting.
-    pub async fn of(&self, replica: &Arc<Replica>, chain: &Chain, edition: u64) -> Result<Arc<View>, Status> {
+    pub async fn of(
+        &self,
+        replica: &Arc<Replica>,
+        chain: &Chain,
+        edition: u64,
+        is_of_tokens: bool,
+    ) -> Result<Arc<View>, Status> {
         self.0.inputs.check(chain)?;
-        let mut view = self.find_or_start(replica, chain, edition)?;
+        let mut view = self.find_or_start(replica, chain, edition, is_of_tokens)?;
         let ready = async {
             for _ in 0..ATTEMPTS_MAX {
                 tokio::select! {
@@ -107,7 +121,7 @@ impl Derived {
                 }
                 // The source has begun another generation, which this view does not show.
                 source.reached(ResourceVersion::ZERO).await;
-                view = self.find_or_start(replica, chain, edition)?;
+                view = self.find_or_start(replica, chain, edition, is_of_tokens)?;
             }
             Ok::<_, Status>(())
         };
@@ -174,33 +188,30 @@ impl Derived {
         of_kind.filter_map(|view| view.shown(key)).collect()
     }
 
-    fn find_or_start(&self, replica: &Arc<Replica>, chain: &Chain, edition: u64) -> Result<Arc<View>, Status> {
+    fn find_or_start(
+        &self,
+        replica: &Arc<Replica>,
+        chain: &Chain,
+        edition: u64,
+        is_of_tokens: bool,
+    ) -> Result<Arc<View>, Status> {
         let source = replica.collection();
         let key = (Arc::as_ptr(source).addr(), chain.names(), edition);
         let mut views = self.0.views.lock();
         if let Some(view) = views.get(&key).filter(|view| view.is_of(source)) {
             *view.used.lock() = Instant::now();
+            view.is_of_tokens.fetch_and(is_of_tokens, Ordering::Relaxed);
             return Ok(view.clone());
         }
         if let Some(old) = views.remove(&key) {
             self.0.end(&old);
         }
-        if views.len() >= VIEWS_MAX {
-            let unused = views.iter().filter(|(_, view)| view.has_no_reader());
-            let oldest = unused
-                .min_by_key(|(_, view)| *view.used.lock())
-                .map(|(key, _)| key.clone());
-            let oldest = oldest.and_then(|oldest| views.remove(&oldest));
-            let oldest = oldest.ok_or_else(|| {
-                let why = format!("all of the {VIEWS_MAX} filtered views of this node are in use, please try again");
-                Status::service_unavailable(&why, RETRY_AFTER)
-            })?;
-            self.0.end(&oldest);
-        }
+        self.0.make_room(&mut views, is_of_tokens)?;
         let view = Arc::new(View {
             collection: Arc::new(SharedCollection::view_of(source)),
             source: source.clone(),
             used: Mutex::new(Instant::now()),
+            is_of_tokens: AtomicBool::new(is_of_tokens),
             ended: replica.gone().child_token(),
         });
         views.insert(key.clone(), view.clone());
@@ -225,6 +236,33 @@ impl Derived {
 // === impl ViewsState ===
 
 impl ViewsState {
+    /// Ends the view that was unused for longest, if there is no room for a further one. For callers with tokens it is one
+    /// of theirs.
+    fn make_room(&self, views: &mut BTreeMap<Key, Arc<View>>, is_of_tokens: bool) -> Result<(), Status> {
+        let may_give_way = |view: &View| !is_of_tokens || view.is_of_tokens.load(Ordering::Relaxed);
+        let has_no_share = || views.values().filter(|view| may_give_way(view)).count() >= VIEWS_OF_TOKENS_MAX;
+        if views.len() < VIEWS_MAX && !(is_of_tokens && has_no_share()) {
+            return Ok(());
+        }
+        let unused = views
+            .iter()
+            .filter(|(_, view)| view.has_no_reader() && may_give_way(view));
+        let oldest = unused
+            .min_by_key(|(_, view)| *view.used.lock())
+            .map(|(key, _)| key.clone());
+        let oldest = oldest.and_then(|oldest| views.remove(&oldest));
+        let oldest = oldest.ok_or_else(|| {
+            let (max, whose) = match is_of_tokens {
+                true => (VIEWS_OF_TOKENS_MAX, "callers with tokens"),
+                false => (VIEWS_MAX, "this node"),
+            };
+            let why = format!("all of the {max} filtered views of {whose} are in use, please try again");
+            Status::service_unavailable(&why, RETRY_AFTER)
+        })?;
+        self.end(&oldest);
+        Ok(())
+    }
+
     /// Ends the readers of a view; the next request creates another one.
     fn end(&self, view: &View) {
         self.has_dropped.store(true, Ordering::Relaxed);

@@ -366,6 +366,28 @@ async fn view_of_one_caller_is_not_shown_to_another_one() {
     }
 }
 
+#[tokio::test]
+async fn streams_of_a_pod_take_no_view_from_the_kubelet() {
+    let cloud = cloud().await;
+    cloud.allow("pod", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let mut streams = Vec::new();
+    let pod = hub.bearer("kubelet/v1", "pod");
+    let refused = loop {
+        let path = format!(
+            "/api/v1/namespaces/shop/pods?labelSelector=a%3D{}&watch=1",
+            streams.len()
+        );
+        let opened = pod.open(request(Method::GET, &path, &[], full(""))).await;
+        if opened.status() != 200 {
+            break opened.status();
+        }
+        streams.push(opened);
+    };
+    assert_eq!((refused, streams.len()), (StatusCode::SERVICE_UNAVAILABLE, 32));
+    assert!(is_filtered(&hub.kubelet().get(OWN_PODS).await));
+}
+
 /// The filter of ConfigMaps edits one. Others are neither delayed nor kept in views.
 #[tokio::test]
 async fn object_that_no_filter_concerns_passes_as_if_there_were_none() {

@@ -54,7 +54,17 @@ impl World {
     /// The view of an edition, requested a second after the last request.
     async fn view(&self, edition: usize) -> Result<Arc<View>, Status> {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        self.derived.of(&self.replica, &Chain::default(), edition as u64).await
+        self.derived
+            .of(&self.replica, &Chain::default(), edition as u64, false)
+            .await
+    }
+
+    /// The same for a caller with a token.
+    async fn view_of_token(&self, edition: usize) -> Result<Arc<View>, Status> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        self.derived
+            .of(&self.replica, &Chain::default(), edition as u64, true)
+            .await
     }
 
     fn count(&self) -> usize {
@@ -95,7 +105,7 @@ async fn request_at_a_change_of_generation_gets_a_view_of_the_new_one() {
     let source = world.replica.collection();
     let begin = |generation: u64| source.update(|held| held.restart(generation, Vec::new(), ResourceVersion(20)));
     let chain = Chain::default();
-    let mut request = Box::pin(world.derived.of(&world.replica, &chain, 0));
+    let mut request = Box::pin(world.derived.of(&world.replica, &chain, 0, false));
     assert!(
         request.as_mut().now_or_never().is_none(),
         "its view is not evaluated yet"
@@ -154,6 +164,42 @@ async fn no_view_with_a_reader_gives_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn callers_with_tokens_leave_views_for_the_node() {
+    let world = World::new();
+    let of_node = world.view(0).await.unwrap();
+    let mut readers = Vec::new();
+    for edition in 1..=VIEWS_OF_TOKENS_MAX {
+        readers.push(world.view_of_token(edition).await.unwrap().collection().clone());
+    }
+    let refused = world.view_of_token(VIEWS_MAX).await.err().unwrap();
+    assert_eq!((refused.code(), world.count()), (503, VIEWS_OF_TOKENS_MAX + 1));
+    readers.pop();
+    world.view_of_token(VIEWS_MAX).await.unwrap();
+    assert_eq!(
+        world.count(),
+        VIEWS_OF_TOKENS_MAX + 1,
+        "an unused one of a token gave way"
+    );
+    for edition in VIEWS_MAX + 1..2 * VIEWS_MAX - VIEWS_OF_TOKENS_MAX {
+        world.view(edition).await.unwrap();
+    }
+    assert!((world.count(), of_node.ended().is_cancelled()) == (VIEWS_MAX, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn view_that_the_node_uses_gives_way_to_none_of_a_token() {
+    let world = World::new();
+    let shared = world.view_of_token(0).await.unwrap();
+    world.view(0).await.unwrap();
+    let mut readers = Vec::new();
+    for edition in 1..VIEWS_MAX {
+        readers.push(world.view(edition).await.unwrap().collection().clone());
+    }
+    let refused = world.view_of_token(VIEWS_MAX).await.err().unwrap();
+    assert_eq!((refused.code(), shared.ended().is_cancelled()), (503, false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn view_without_readers_ends_after_an_hour_and_frees_its_memory() {
     let world = World::new();
     let view = world.view(0).await.unwrap();
@@ -173,7 +219,7 @@ async fn view_without_readers_ends_after_an_hour_and_frees_its_memory() {
 async fn object_that_the_filters_keep_is_shared_with_the_source() {
     let world = World::new();
     let chain = Chain::new(vec![&MasterService]);
-    let view = world.derived.of(&world.replica, &chain, 0).await.unwrap();
+    let view = world.derived.of(&world.replica, &chain, 0, false).await.unwrap();
     let bytes = |held: &Collection| held.objects().next().unwrap().bytes().as_ptr().addr();
     assert_eq!(view.collection().read(bytes), world.replica.collection().read(bytes));
 }
