@@ -4,9 +4,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
 use yurt_collection::{ChangedKeys, Collection, KEY_GROUPS, KeyRange, Limits};
+
+mod starting;
+
+pub(crate) use starting::StartPermit;
+use starting::Starting;
+pub use starting::{START_PERMIT_TIME, STARTING_WATCHES_MAX};
 
 /// A [`Collection`] that wakes its readers after every change.
 ///
@@ -18,7 +25,7 @@ pub struct SharedCollection {
     version: watch::Sender<u64>,
     /// Wake-ups of readers that wait for a single key; created for the first of them.
     by_key: OnceLock<Box<[watch::Sender<u64>]>>,
-    starting: Arc<Semaphore>,
+    starting: Starting,
     /// Progress of the store that this collection belongs to; `None` if it has a source of its own.
     progress: Option<Progress>,
     /// Watches that were ended with 410, so that their clients list again.
@@ -33,9 +40,6 @@ pub struct Progress {
     begun: Arc<AtomicU64>,
     reached: watch::Sender<ResourceVersion>,
 }
-
-/// Maximum number of watches of one collection that receive its present state at the same time; further ones get 429.
-pub const STARTING_WATCHES_MAX: usize = 2000;
 
 /// Reason why a change was rejected; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,7 +103,7 @@ impl SharedCollection {
             inner: RwLock::new(Collection::new(durable)),
             version: watch::Sender::new(0),
             by_key: OnceLock::new(),
-            starting: Arc::new(Semaphore::new(STARTING_WATCHES_MAX)),
+            starting: Starting::default(),
             progress: None,
             relists_forced: Arc::default(),
         }
@@ -240,9 +244,9 @@ impl SharedCollection {
         self.relists_forced.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A permit among [`STARTING_WATCHES_MAX`], held until it is dropped.
-    pub(crate) fn start_watch(&self) -> Option<OwnedSemaphorePermit> {
-        self.starting.clone().try_acquire_owned().ok()
+    /// Takes one of [`STARTING_WATCHES_MAX`] permits. Another watch may take it over after [`START_PERMIT_TIME`].
+    pub(crate) fn start_watch(&self) -> Option<StartPermit> {
+        self.starting.take(Instant::now())
     }
 
     /// Records the store's report that everything up to `rv` is in its collections.

@@ -17,7 +17,7 @@ use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
 use yurt_codec::negotiation::Negotiated;
 use yurt_runtime::Clock;
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
-use yurt_storage::shared::{Progress, STARTING_WATCHES_MAX};
+use yurt_storage::shared::{Progress, START_PERMIT_TIME, STARTING_WATCHES_MAX};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 type Frames = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
@@ -521,6 +521,41 @@ async fn watches_that_start_are_bounded_and_others_are_not_counted() {
     drop((next, starting));
     // A client that hangs up leaves nothing behind.
     assert_eq!(Arc::strong_count(&shared), 1);
+}
+
+/// Clients that read nothing: nothing polls their watches.
+///
+/// Conformance: 6.33
+#[tokio::test(start_paused = true)]
+async fn stalled_watches_keep_others_from_starting_for_a_short_time_only() {
+    let shared = collection(2);
+    let start = || {
+        let options = ListOptions::parse(Some("watch=1"), true, kind()).expect("valid query");
+        serve::watch(shared.clone(), request(None, options)).map(|frames| Box::pin(frames) as Frames)
+    };
+    let start_all = || -> Vec<Frames> { std::iter::from_fn(|| start().ok()).collect() };
+    let mut stalled = start_all();
+    assert_eq!(stalled.len(), STARTING_WATCHES_MAX);
+    tokio::time::advance(START_PERMIT_TIME - Duration::from_millis(1)).await;
+    assert!(start().is_err());
+    tokio::time::advance(Duration::from_millis(1)).await;
+    let others = start_all();
+    assert_eq!(others.len(), STARTING_WATCHES_MAX, "no more than before");
+    let refused = "ERROR 429 too many watches are starting, please try again";
+    assert_eq!(ready(&mut stalled[0]), [refused], "its permit is in use");
+    drop(others);
+    assert_eq!(ready(&mut stalled[1]), ["ADDED s0000@1", "ADDED s0001@2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_ends_at_its_time_before_it_has_sent_the_whole_state() {
+    let shared = collection(300);
+    let mut frames = watch(&shared, "timeoutSeconds=1800");
+    assert_eq!(next(&mut frames).await, "ADDED s0000@1");
+    tokio::time::advance(Duration::from_secs(1800)).await;
+    let rest = frames.map(|frame| describe(&frame)).collect::<Vec<_>>().await;
+    assert!(rest.len() < 100, "{} more frames", rest.len());
+    assert!(rest.iter().all(|event| event.starts_with("ADDED ")), "a clean end");
 }
 
 /// A server that stops need not end all of its watches at the same moment.

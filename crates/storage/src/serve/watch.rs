@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::{EventType, INITIAL_EVENTS_END};
@@ -30,7 +29,7 @@ use yurt_runtime::tasks::cancelled;
 use super::list::{check_space, not_ready, reach};
 use super::view::WatcherView;
 use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, Selection, View};
-use crate::shared::{Changes, SharedCollection};
+use crate::shared::{Changes, SharedCollection, StartPermit};
 
 mod bookmarks;
 
@@ -112,8 +111,8 @@ struct Watch {
     requested: Option<ResourceVersion>,
     sends_initial_events: bool,
     on_initial_end: Option<Box<dyn FnOnce() + Send>>,
-    /// Held until the initial events are sent.
-    place: Option<OwnedSemaphorePermit>,
+    /// Taken for the initial events, until they are sent; `None` for a stream without.
+    permit: Option<StartPermit>,
     wants_bookmarks: bool,
     replica: bool,
     least: ResourceVersion,
@@ -163,17 +162,10 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     // A plain watch from "" or "0" starts with the present state, as at kube-apiserver since 1.27.
     let is_unset = requested.is_none_or(ResourceVersion::is_zero);
     let sends_initial_events = request.options.send_initial_events.unwrap_or(is_unset);
-    let place = if sends_initial_events {
-        shared.start_watch()
-    } else {
-        None
+    let permit = match sends_initial_events {
+        true => Some(shared.start_watch().ok_or_else(too_many_starts)?),
+        false => None,
     };
-    if sends_initial_events && place.is_none() {
-        return Err(Status::too_many_requests(
-            "too many watches are starting, please try again",
-            1,
-        ));
-    }
     let mut watch = Watch {
         shared,
         generation,
@@ -186,7 +178,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
             .on_initial_end
             .filter(|_| sends_initial_events && request.options.allow_watch_bookmarks),
         sends_initial_events,
-        place,
+        permit,
         wants_bookmarks: request.options.allow_watch_bookmarks,
         replica: request.replica,
         least: request.least,
@@ -236,6 +228,10 @@ impl Watch {
     }
 
     fn advance(&mut self) -> Turn {
+        // Also for a client that is too slow for this stream ever to wait.
+        if Instant::now() >= self.ends_at {
+            self.phase = Phase::Ended;
+        }
         match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Starting if self.is_ahead() => {
                 self.phase = Phase::Starting;
@@ -336,10 +332,19 @@ impl Watch {
         !self.sends_initial_events
     }
 
+    /// Replaces a permit that went to another watch; false if there is no other.
+    fn renew_permit(&mut self) -> bool {
+        if self.permit.as_ref().is_some_and(|permit| !permit.is_held()) {
+            self.permit = self.shared.start_watch();
+            return self.permit.is_some();
+        }
+        true
+    }
+
     /// Takes the next page of the initial state. An object is encoded when the client takes the event.
     fn continue_initial(&mut self, reader: Reader, from: Option<String>) -> Turn {
         let Some(from) = from else {
-            self.place = None;
+            self.permit = None;
             if let Some(told) = self.on_initial_end.take() {
                 told();
             }
@@ -355,6 +360,10 @@ impl Watch {
             self.phase = Phase::Live(reader);
             return Turn::Continue;
         };
+        if !self.renew_permit() {
+            self.fail(&too_many_starts());
+            return Turn::Continue;
+        }
         let page = self.shared.read(|collection| {
             let objects = collection.initial(&reader, &self.keys, &from)?;
             Ok::<Vec<Object>, Expired>(objects.take(BATCH).cloned().collect())
@@ -480,6 +489,10 @@ impl Watch {
         self.pending.push_back(Pending::Frame(frame));
         self.phase = Phase::Ended;
     }
+}
+
+fn too_many_starts() -> Status {
+    Status::too_many_requests("too many watches are starting, please try again", 1)
 }
 
 fn everything(collection: &Collection, from: ResourceVersion) -> Result<Opened, Expired> {
