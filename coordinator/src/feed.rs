@@ -16,13 +16,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use hyper::body::Incoming;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_pool_protocol::feed::snapshot::Arriving;
 use yurt_pool_protocol::feed::{CollectionStatus, ENCODINGS, PoolStatus, Refusal, VERSIONS};
-use yurt_pool_protocol::fence::Fence;
+use yurt_pool_protocol::fence::{Claim, Election, Fence};
 use yurt_pool_protocol::members::COLLECTION;
 use yurt_pool_protocol::names::ELECTION_KEY;
 use yurt_runtime::http::{Inflate, inflate_for};
@@ -84,6 +84,9 @@ pub(crate) struct Feed {
     clock: Clock,
     metrics: FeedMetrics,
 }
+
+/// The election, which does not change before this is dropped.
+type Entered<'a> = MutexGuard<'a, Election>;
 
 /// Parts of a feed.
 pub(crate) struct Parts {
@@ -253,9 +256,6 @@ impl Feed {
     /// As there.
     pub(crate) async fn take_attached(&self, user: &User, path: &str, body: &[u8]) -> Result<Value, FeedError> {
         let (collection, what) = self.collection_of(path)?;
-        if self.fence.leads(user.node_name()) {
-            collection.fed_by(user.node_name());
-        }
         let taken = match what {
             "events" => self.take_events(&collection, user, body).await,
             "snapshot" => self.take_snapshot(&collection, user, body).await,
@@ -283,6 +283,17 @@ impl Feed {
             return Ok(());
         }
         Err(self.fenced())
+    }
+
+    /// Enters the fence for a call about `collection`, and records the caller's node as one that feeds it.
+    ///
+    /// # Errors
+    /// [`Refusal::Fenced`].
+    fn enter(&self, collection: &PoolCollection, claim: &Claim, user: &User) -> Result<Entered<'_>, Refusal> {
+        let entered = self.fence.enter(claim, user.node_name());
+        let entered = entered.map_err(|_| self.fenced())?;
+        collection.fed_by(user.node_name());
+        Ok(entered)
     }
 
     /// Counts a refused call.

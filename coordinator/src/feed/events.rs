@@ -38,10 +38,7 @@ impl Feed {
             self.cover(collection, call.generation, call.up_to).await?;
         }
         let (applied, guard) = {
-            let election = self
-                .fence
-                .enter(&call.claim(), user.node_name())
-                .map_err(|_| self.fenced())?;
+            let election = self.enter(collection, &call.claim(), user)?;
             self.require_room(collection, &events)?;
             let judge = |held: &Collection, events: &[_]| self.judge_members(collection, user, held, events);
             let applied = collection.objects().update(|held| apply(held, &call, events, judge))?;

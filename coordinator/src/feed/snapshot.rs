@@ -45,7 +45,7 @@ impl Feed {
         self.require_members(collection)?;
         let claim = call.claim();
         {
-            let _election = self.fence.enter(&claim, user.node_name()).map_err(|_| self.fenced())?;
+            let _election = self.enter(collection, &claim, user)?;
             let applied = collection.objects().read(|held| {
                 check(held, (call.generation, call.at))?;
                 Ok::<_, Refusal>(held.position())
@@ -96,7 +96,7 @@ impl Feed {
         self.admit(collection, objects.iter())?;
         let claim = call.claim();
         let begun = {
-            let election = self.fence.enter(&claim, user.node_name()).map_err(|_| self.fenced())?;
+            let election = self.enter(collection, &claim, user)?;
             let mut all = self.pending.lock();
             let bytes = objects.iter().map(Object::size).sum();
             self.require_room_to_arrive(collection, &all, bytes)?;
@@ -147,7 +147,7 @@ impl Feed {
         let place = self.pending_here(collection, |pending| pending.place());
         let (generation, at) = place.ok_or_else(|| self.gap(collection))?;
         self.cover(collection, generation, at).await?;
-        let election = self.fence.enter(claim, user.node_name()).map_err(|_| self.fenced())?;
+        let election = self.enter(collection, claim, user)?;
         let mut all = self.pending.lock();
         let pending = all.get(collection.name()).and_then(|all| all.pending.as_ref());
         let pending = pending.ok_or_else(|| self.gap(collection))?;

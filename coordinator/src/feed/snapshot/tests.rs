@@ -200,6 +200,30 @@ async fn feed_list(feed: &Arc<Feed>, generation: u64) -> Result<Value, FeedError
     take(feed, "services/snapshot/bodies", bodies).await
 }
 
+/// The lease may change hands between the arrival of a call and the fence. The one that the fence admits has fed.
+#[tokio::test]
+async fn call_that_the_fence_admits_is_recorded_as_its_nodes() {
+    let disk = FaultyDisk::new();
+    let (feed, _) = feed_on(&disk.disk);
+    let voided = || {
+        let replica = feed.replicas.named("services").unwrap();
+        feed.collections.insert(PoolCollection::new(replica).voided());
+        feed.collections.named("services").unwrap()
+    };
+    let [leader, other] = ["n1", "n2"].map(|node| User::new(&format!("{NODE_PREFIX}{node}"), &[NODES]));
+    let list = br#"{"store": "s", "epoch": 1, "generation": 0, "at": "7", "index": []}"#;
+    let collection = voided();
+    assert!(feed.take_snapshot(&collection, &other, list).await.is_err());
+    assert_eq!(collection.sole_feeder(), None);
+    feed.take_snapshot(&collection, &leader, list).await.unwrap();
+    assert_eq!(collection.sole_feeder().as_deref(), Some("n1"));
+    let events =
+        br#"{"store": "s", "epoch": 1, "generation": 0, "after": "7", "upTo": "8", "events": [], "fresh": true}"#;
+    let collection = voided();
+    feed.take_events(&collection, &leader, events).await.unwrap();
+    assert_eq!(collection.sole_feeder().as_deref(), Some("n1"));
+}
+
 #[tokio::test]
 async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_stored() {
     let disk = FaultyDisk::new();
