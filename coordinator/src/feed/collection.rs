@@ -14,8 +14,8 @@ use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 pub(crate) struct PoolCollection {
     replica: Arc<Replica>,
     is_from_leader: bool,
-    /// Feeders since the collection was voided; `None` if it was not since the start. A leaf.
-    since_void: Option<Mutex<Feeders>>,
+    /// Feeders since the collection was voided; `None` if it was not since the start.
+    since_void: Option<SinceVoid>,
     /// Serializes feed calls.
     turn: Arc<tokio::sync::Mutex<()>>,
     // Never locked while the collection's lock is acquired.
@@ -26,6 +26,12 @@ pub(crate) struct PoolCollection {
 // Guards the pointer only.
 #[derive(Debug)]
 pub(crate) struct PoolCollections(RwLock<Arc<BTreeMap<String, Arc<PoolCollection>>>>);
+
+/// Nodes that fed a collection since it was voided. It outlives the collection, whose resource may leave the pool's scope
+/// and return.
+// A leaf.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SinceVoid(Arc<Mutex<Feeders>>);
 
 /// Nodes whose feed calls came.
 #[derive(Debug, Default)]
@@ -112,18 +118,15 @@ impl PoolCollection {
         self.turn.clone().lock_owned().await
     }
 
-    /// The same after it was voided: it has to be fed from nothing.
-    pub(super) fn voided(self) -> Self {
-        Self {
-            since_void: Some(Mutex::default()),
-            ..self
-        }
+    /// The same with the record of its feeders, if it was voided.
+    pub(super) fn with_feeders(self, since_void: Option<SinceVoid>) -> Self {
+        Self { since_void, ..self }
     }
 
     /// Records that a feed call comes from `node`; `None` for an unknown node.
     pub(super) fn fed_by(&self, node: Option<&str>) {
         let Some(feeders) = &self.since_void else { return };
-        let mut feeders = feeders.lock();
+        let mut feeders = feeders.0.lock();
         *feeders = match (std::mem::take(&mut *feeders), node) {
             (Feeders::None, Some(node)) => Feeders::One(node.to_owned()),
             (Feeders::One(one), Some(node)) if one == node => Feeders::One(one),
@@ -133,7 +136,7 @@ impl PoolCollection {
 
     /// The node that alone has fed everything since the collection was voided.
     pub(super) fn sole_feeder(&self) -> Option<String> {
-        match &*self.since_void.as_ref()?.lock() {
+        match &*self.since_void.as_ref()?.0.lock() {
             Feeders::One(node) => Some(node.clone()),
             Feeders::None | Feeders::Several => None,
         }
@@ -223,7 +226,7 @@ mod tests {
         let first = collection();
         first.fed_by(Some("n1"));
         assert_eq!(first.sole_feeder(), None);
-        let voided = collection().voided();
+        let voided = collection().with_feeders(Some(SinceVoid::default()));
         assert_eq!(voided.sole_feeder(), None);
         for _ in 0..2 {
             voided.fed_by(Some("n1"));

@@ -221,7 +221,8 @@ impl Feed {
             match self.replicas.add(&name, kind).await {
                 Ok(replica) => {
                     tracing::info!(collection = name, "Collection added to pool scope");
-                    let collection = PoolCollection::from_leader(replica);
+                    let feeders = self.voids.feeders(&name);
+                    let collection = PoolCollection::from_leader(replica).with_feeders(feeders);
                     self.voids.apply(&collection);
                     self.collections.insert(collection);
                 }

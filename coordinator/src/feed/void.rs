@@ -17,7 +17,7 @@ use yurt_storage::backend::{Committed, Loaded};
 use yurt_storage::{Action, Durability, Expect, OnlyWriter as _, Op, StorageError};
 
 use super::Feed;
-use super::collection::{PoolCollection, PoolCollections};
+use super::collection::{PoolCollection, PoolCollections, SinceVoid};
 use crate::status_error;
 
 /// Prefix of the records' storage keys; the collection's name follows. `~` keeps them apart from every collection.
@@ -36,6 +36,8 @@ struct Void {
 #[derive(Debug)]
 pub(crate) struct Voids {
     records: Mutex<BTreeMap<String, Void>>,
+    /// Feeders since the last void of a collection; of those alone that were voided since the start.
+    feeders: Mutex<BTreeMap<String, SinceVoid>>,
     collections: Arc<PoolCollections>,
 }
 
@@ -81,8 +83,11 @@ impl Void {
 impl Voids {
     /// No voids of `collections`, before the store is read.
     pub(crate) fn new(collections: Arc<PoolCollections>) -> Self {
-        let records = Mutex::default();
-        Self { records, collections }
+        Self {
+            records: Mutex::default(),
+            feeders: Mutex::default(),
+            collections,
+        }
     }
 
     /// Takes the records of a store, after its pool data.
@@ -121,6 +126,18 @@ impl Voids {
         self.records.lock().get(name).map_or(0, |void| void.least)
     }
 
+    /// Feeders since the last void of the collection `name`; `None` if it was not voided since the start.
+    pub(super) fn feeders(&self, name: &str) -> Option<SinceVoid> {
+        self.feeders.lock().get(name).cloned()
+    }
+
+    /// Begins the record of the feeders of the collection `name`, which has been voided.
+    fn begin_feeders(&self, name: &str) -> SinceVoid {
+        let since_void = SinceVoid::default();
+        self.feeders.lock().insert(name.to_owned(), since_void.clone());
+        since_void
+    }
+
     /// Applies the record of `collection`, if it has one.
     pub(super) fn apply(&self, collection: &PoolCollection) {
         let void = self.records.lock().get(collection.name()).copied();
@@ -148,7 +165,8 @@ impl Feed {
         self.pending.lock().remove(name);
         let empty = self.replace_with_nothing(&old).await;
         let empty = empty.map_err(|error| status_error::of_storage(&error))?;
-        self.collections.insert(empty.voided());
+        let feeders = self.voids.begin_feeders(name);
+        self.collections.insert(empty.with_feeders(Some(feeders)));
         self.metrics.voided(name);
         serve();
         Ok(())

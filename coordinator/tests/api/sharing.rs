@@ -95,6 +95,37 @@ async fn leader_adds_a_custom_resource_and_takes_it_away_while_others_go_on() {
     reader.get(WIDGETS).await.expect(429);
 }
 
+/// A forger could remove the resource to be no longer its only feeder.
+#[tokio::test]
+async fn resource_that_leaves_the_scope_and_returns_keeps_the_record_of_its_feeders() {
+    let server = Server::start(&["--nodepool", "hangzhou", "--initial-members", "n1,n2,n3"]).await;
+    let forger = Leader::elect(&server, "n1").await;
+    forger.feed_members(&["n1", "n2", "n3"]).await;
+    tell(&forger, &json!([widgets()])).await;
+    server
+        .admin()
+        .delete(&format!("/yurt/v1/feed/{NAME}"))
+        .await
+        .expect(200);
+    tell(&forger, &json!([])).await;
+    tell(&forger, &json!([widgets()])).await;
+    let state = server.admin().get("/yurt/v1/feed").await.expect(200);
+    let generation = state["collections"][NAME]["generation"].as_u64().unwrap();
+    forger
+        .snapshot(NAME, generation, 100, &[widget("a", 90)])
+        .await
+        .expect(200);
+    for node in ["n2", "n3"] {
+        let report = json!({
+            "collection": NAME, "generation": generation, "key": "x/a", "resourceVersion": "90",
+            "reason": "the cloud does not have it", "verdict": "forged",
+        });
+        server.node(node).post("/yurt/v1/reports", &report).await.expect(200);
+    }
+    let state = server.admin().get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(state["barred"][0]["node"], "n1", "{state}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_shared_is_refused_by_name_and_costs_nothing_else() {
     let server = Server::pool().await;

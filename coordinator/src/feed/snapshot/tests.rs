@@ -18,7 +18,7 @@ use yurt_test_support::eventually;
 
 use super::*;
 use crate::authn::{NODE_PREFIX, NODES};
-use crate::feed::collection::PoolCollections;
+use crate::feed::collection::{PoolCollections, SinceVoid};
 use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::feed::void::Voids;
@@ -207,7 +207,8 @@ async fn call_that_the_fence_admits_is_recorded_as_its_nodes() {
     let (feed, _) = feed_on(&disk.disk);
     let voided = || {
         let replica = feed.replicas.named("services").unwrap();
-        feed.collections.insert(PoolCollection::new(replica).voided());
+        feed.collections
+            .insert(PoolCollection::new(replica).with_feeders(Some(SinceVoid::default())));
         feed.collections.named("services").unwrap()
     };
     let [leader, other] = ["n1", "n2"].map(|node| User::new(&format!("{NODE_PREFIX}{node}"), &[NODES]));
