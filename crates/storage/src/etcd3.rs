@@ -138,6 +138,15 @@ struct Identity {
     revision: i64,
 }
 
+/// Reason why the store is not known to be the published one.
+#[derive(Debug)]
+enum Unverified {
+    /// etcd gave no answer.
+    Unanswered(CallError),
+    /// It is another store, or has gone back.
+    Other(String),
+}
+
 // === impl Etcd ===
 
 impl Etcd {
@@ -288,13 +297,17 @@ impl Storage for Etcd {
 // === impl Identity ===
 
 impl Identity {
-    /// Contradiction between this store and `now`; `None` if it is the same store.
-    fn contradicts(&self, now: &Self) -> Option<String> {
+    /// Contradiction between this store, with everything published up to the revision `published`, and a later `now`;
+    /// `None` if it is the same store.
+    fn contradicts(&self, published: i64, now: &Self) -> Option<String> {
         if now.timeline != self.timeline {
             return Some(format!("the store was {:?} and is {:?}", self.timeline, now.timeline));
         }
-        let is_other = now.cluster != self.cluster;
-        is_other.then(|| format!("etcd cluster was {:x} and is {:x}", self.cluster, now.cluster))
+        if now.cluster != self.cluster {
+            return Some(format!("etcd cluster was {:x} and is {:x}", self.cluster, now.cluster));
+        }
+        let is_back = now.revision < published;
+        is_back.then(|| format!("etcd went back from revision {published} to {}", now.revision))
     }
 }
 
@@ -322,13 +335,19 @@ impl EtcdState {
         Ok(self.layout.rv(written.revision))
     }
 
-    /// Reads from etcd, linearizably, the store's identity and position.
-    async fn identity(&self) -> Result<Identity, CallError> {
-        let now = start::look(&self.endpoints, &self.layout).await?;
-        if self.identity.contradicts(&now).is_some() {
-            self.doubted.notify_one();
+    /// Reads from etcd, linearizably, the store's identity and position. A contradiction wakes the watch.
+    async fn identity(&self) -> Result<Identity, Unverified> {
+        // Before the request: the watch may be ahead of the answer.
+        let published = *self.published.borrow();
+        let now = start::look(&self.endpoints, &self.layout).await;
+        let now = now.map_err(Unverified::Unanswered)?;
+        match self.identity.contradicts(published, &now) {
+            None => Ok(now),
+            Some(why) => {
+                self.doubted.notify_one();
+                Err(Unverified::Other(why))
+            }
         }
-        Ok(now)
     }
 
     /// Writes the highest position seen into the file. Not into etcd, which may be another one now.

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceVersion;
 
-use super::EtcdState;
+use super::{EtcdState, Unverified};
 use crate::backend::StorageError;
 
 /// Maximum number of callers that wait for the next read.
@@ -44,11 +44,11 @@ pub(super) async fn run(shared: Arc<EtcdState>, mut queue: mpsc::Receiver<Waitin
 }
 
 async fn reach(shared: &EtcdState) -> Result<ResourceVersion, StorageError> {
-    let now = shared.identity().await.map_err(|error| super::error::of_read(&error))?;
-    if let Some(why) = shared.identity.contradicts(&now) {
-        return Err(StorageError::Unavailable(why));
-    }
-    let wanted = now.revision;
+    let now = shared.identity().await.map_err(|unverified| match unverified {
+        Unverified::Unanswered(error) => super::error::of_read(&error),
+        Unverified::Other(why) => StorageError::Unavailable(why),
+    });
+    let wanted = now?.revision;
     let mut published = shared.published.subscribe();
     let reached = async {
         loop {

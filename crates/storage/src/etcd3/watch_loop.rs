@@ -1,4 +1,5 @@
-//! The one watch that publishes everything. It resumes at its last position, at any member, without end.
+//! The one watch that publishes everything. It resumes at its last position, at any member, without end. etcd accepts a
+//! watch from a revision that it has not reached, so a store that went back shows in its answers' revisions only.
 //!
 //! ```text
 //!   verify ──► open at last+1 ──► events, progress ──► broken or silent ──► verify, at another member
@@ -13,12 +14,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::EtcdState;
 use super::grpc::{CallError, Duplex};
 use super::load;
 use super::wire::{
     EVENT_DELETE, Event, WATCH, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
+use super::{EtcdState, Unverified};
 use crate::backend::{Committed, Sink};
 
 /// Time limit for opening a watch.
@@ -78,15 +79,22 @@ impl WatchLoop {
         let mut pause = PAUSE_MIN;
         let mut attempted = Instant::now();
         while !self.stop.is_cancelled() {
-            if let Err(why) = self.verify().await {
-                tracing::error!(
-                    why,
-                    "etcd holds another store than before: stopping, clients relist after the restart"
-                );
-                self.shared.note_mark();
-                return;
-            }
-            match self.watch().await {
+            let ended = match self.verify().await {
+                Ok(()) => self.watch().await,
+                Err(Unverified::Unanswered(error)) => {
+                    self.shared.set_trouble(Some(error.to_string()));
+                    End::Broken(error.to_string())
+                }
+                Err(Unverified::Other(why)) => {
+                    tracing::error!(
+                        why,
+                        "etcd holds another store than before: stopping, clients relist after the restart"
+                    );
+                    self.shared.note_mark();
+                    return;
+                }
+            };
+            match ended {
                 End::Stopped => return,
                 End::Compacted => {
                     if let Err(error) = self.reload().await {
@@ -104,31 +112,20 @@ impl WatchLoop {
         }
     }
 
-    /// Checks that this still is the published history. Waits for members that do not answer.
-    async fn verify(&self) -> Result<(), String> {
-        let Ok(now) = self.shared.identity().await else {
-            return Ok(());
-        };
-        if let Some(why) = self.shared.identity.contradicts(&now) {
-            return Err(why);
-        }
-        if now.revision < self.last {
-            return Err(format!(
-                "etcd went back from revision {} to {}",
-                self.last, now.revision
-            ));
-        }
+    /// Checks that this still is the published history.
+    async fn verify(&self) -> Result<(), Unverified> {
+        self.shared.identity().await?;
         let EtcdState {
             endpoints,
             layout,
             checkpoint,
             ..
         } = &*self.shared;
-        match checkpoint {
-            Some(checkpoint) if matches!(checkpoint.witness(endpoints, layout).await, Ok(None)) => {
-                Err("etcd has lost this coordinator's mark".into())
-            }
-            _ => Ok(()),
+        let Some(checkpoint) = checkpoint else { return Ok(()) };
+        let witness = checkpoint.witness(endpoints, layout).await;
+        match witness.map_err(Unverified::Unanswered)? {
+            Some(_) => Ok(()),
+            None => Err(Unverified::Other("etcd has lost this coordinator's mark".into())),
         }
     }
 
@@ -199,8 +196,23 @@ impl WatchLoop {
             if message.canceled {
                 return End::Broken(message.cancel_reason);
             }
+            if let Err(why) = self.require_reached(&message) {
+                return End::Broken(why);
+            }
             self.take(&mut pending, message);
         }
+    }
+
+    /// Checks that the member has reached everything that is published. One that has not lags behind the others, or etcd
+    /// went back.
+    fn require_reached(&self, message: &WatchResponse) -> Result<(), String> {
+        let behind = message.header.filter(|header| header.revision < self.last);
+        behind.map_or(Ok(()), |header| {
+            Err(format!(
+                "the member is at revision {}, before {}",
+                header.revision, self.last
+            ))
+        })
     }
 
     /// Publishes a message revision by revision. If the message is only a fragment, its last revision waits for the
@@ -381,6 +393,43 @@ mod tests {
         let wanted = wanted.map(|(rv, keys)| (rv, keys.into_iter().map(str::to_owned).collect()));
         assert_eq!(sink.0.lock()[1..], wanted);
         assert_eq!((watch_loop.last, *watch_loop.shared.published.borrow()), (7, 7));
+    }
+
+    #[test]
+    fn member_that_has_not_reached_what_is_published_is_left() {
+        let (watch_loop, _) = example();
+        let at = |revision| WatchResponse {
+            header: Some(ResponseHeader {
+                cluster_id: 1,
+                revision,
+            }),
+            created: true,
+            ..WatchResponse::default()
+        };
+        assert_eq!(watch_loop.require_reached(&at(4)), Ok(()));
+        let why = watch_loop.require_reached(&at(3)).expect_err("it is behind");
+        assert!(why.contains("revision 3"), "{why}");
+    }
+
+    /// A watch of an etcd that went back opens, and is silent until etcd has passed the published revision.
+    #[tokio::test]
+    async fn watch_stays_closed_while_etcd_cannot_be_verified() {
+        let (watch_loop, _) = example();
+        let verified = watch_loop.verify().await;
+        assert!(matches!(verified, Err(Unverified::Unanswered(_))), "{verified:?}");
+    }
+
+    #[test]
+    fn etcd_before_the_published_revision_is_not_the_same_store() {
+        let (watch_loop, _) = example();
+        let identity = &watch_loop.shared.identity;
+        let now = |revision| Identity {
+            revision,
+            ..identity.clone()
+        };
+        assert_eq!(identity.contradicts(4, &now(4)), None);
+        let why = identity.contradicts(4, &now(3));
+        assert_eq!(why.as_deref(), Some("etcd went back from revision 4 to 3"));
     }
 
     /// A watch that broke inside a revision repeats it as a whole, and perhaps earlier events.
