@@ -105,6 +105,9 @@ async fn cut_off_node_renews_through_a_peer_and_comes_back() {
         "{replaced}"
     );
 
+    // After a cut that was too short to be noticed, the next beat removes the annotation.
+    hub.until("the loss must be noticed", |state| state["cloudReachable"] == false)
+        .await;
     link.resume().await;
     eventually("the annotation must go as soon as the link is back", async || {
         annotation(&pool.leases.get("n1").unwrap(), DELEGATED)
@@ -137,7 +140,6 @@ async fn annotation_goes_without_a_beat_also_if_the_cloud_refuses_at_first() {
     let (hub, mut link) = node(&pool, &[]).await;
     link.cut().await;
     until_relayed(&pool, &hub, |lease| annotation(lease, DELEGATED) == "true").await;
-    // After a cut that was too short to be noticed, the next beat removes it.
     hub.until("the loss must be noticed", |state| state["cloudReachable"] == false)
         .await;
     pool.leases.refuse_patches(2);
