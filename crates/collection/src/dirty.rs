@@ -26,6 +26,8 @@ pub struct Dirty {
     pub moved: bool,
     /// True if the record is complete: keys that it does not name are to be deleted.
     whole: bool,
+    /// True if a deletion was dropped whose key is still among the objects.
+    lacks_deletions: bool,
     /// Size in bytes of the deletions added.
     bytes: usize,
     /// Size in bytes of the deletions after those below the floor were last dropped.
@@ -45,6 +47,12 @@ impl Dirty {
     #[must_use]
     pub fn replaces_all(&self) -> bool {
         self.wiped || self.whole
+    }
+
+    /// True if some deleted keys have no tombstone any more. A reader of the tombstones alone would keep these objects.
+    #[must_use]
+    pub fn lacks_deletions(&self) -> bool {
+        self.lacks_deletions
     }
 
     /// True if objects were created, changed or deleted.
@@ -91,13 +99,16 @@ impl Dirty {
         self.ranges.splice(0..0, older.ranges);
         (self.wiped, self.whole) = (older.wiped, older.whole);
         self.moved |= older.moved;
+        self.lacks_deletions |= older.lacks_deletions;
         self.bytes += older.bytes;
     }
 
     /// Drops deletions that no reader can receive any more.
     fn forget(&mut self, floor: ResourceVersion) {
+        let before = self.tombstones.len() + self.ranges.len();
         self.tombstones.retain(|object| object.resource_version() > floor);
         self.ranges.retain(|range| range.to > floor);
+        self.lacks_deletions |= self.tombstones.len() + self.ranges.len() < before;
         let ranges = self.ranges.iter().map(|range| range.object.size());
         self.bytes = self.tombstones.iter().map(Object::size).chain(ranges).sum();
         self.bytes_kept = self.bytes;

@@ -835,6 +835,30 @@ async fn rows_of_forgotten_deletions_leave_the_store() {
     assert_eq!(gone.count(), 3, "{told:?}");
 }
 
+/// More is deleted at once than the history holds: the oldest deletions are forgotten before they are stored.
+#[tokio::test]
+async fn deletion_that_is_forgotten_before_it_is_stored_reaches_the_other_coordinators() {
+    let pool = Pool::new().await;
+    let (one, other) = (pool.join(), pool.join());
+    let bytes_min = 4 * service("b0", 5).size();
+    let limits = Limits {
+        bytes_min,
+        ..Limits::default()
+    };
+    update(&one, |held| held.set_limits(limits));
+    let all: Vec<_> = (0..20).map(|n| service(&format!("b{n}"), 5 + n)).collect();
+    update(&one, |held| held.restart(0, all, ResourceVersion(30)));
+    one.persist(None).await.expect("stored");
+    assert_eq!(shown(&other).len(), 20);
+    for n in 0..19 {
+        update(&one, |held| {
+            held.apply(EventType::Deleted, service(&format!("b{n}"), 31 + n));
+        });
+    }
+    one.persist(None).await.expect("stored");
+    assert_eq!((shown(&one), shown(&other)), (shown(&other), vec!["b19@24".to_owned()]));
+}
+
 /// An administrator voids it: no coordinator may serve what it holds in memory, or store it again.
 #[tokio::test]
 async fn deleted_data_is_dropped_by_every_coordinator() {

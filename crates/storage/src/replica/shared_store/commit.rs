@@ -111,7 +111,9 @@ impl SharedStore {
             let rows = rows_of(&dirty);
             let bytes: usize = rows.iter().map(|(_, value)| value.as_ref().map_or(0, Bytes::len)).sum();
             let builds_upon = stored.is_some() && stored.as_ref().map(|(rv, _)| *rv) == base;
-            let is_small = builds_upon && !dirty.replaces_all() && rows.len() <= BATCH_MAX && bytes <= BATCH_BYTES_MAX;
+            // Coordinators that follow learn of a deletion by its tombstone.
+            let is_whole = dirty.replaces_all() || dirty.lacks_deletions();
+            let is_small = builds_upon && !is_whole && rows.len() <= BATCH_MAX && bytes <= BATCH_BYTES_MAX;
             let whole = (into_folder || !is_small).then(|| whole(held));
             let stored = stored.clone();
             Some(Change {
