@@ -168,6 +168,7 @@ impl CertificateKeeper {
                 }
                 Step::Rest { until } => {
                     attempts.rest();
+                    self.standing.send_modify(Standing::note_rest);
                     let left = until.saturating_sub(self.clock.unix().secs);
                     Duration::from_secs(u64::try_from(left).unwrap_or(0).max(1)).min(LOOK_EVERY)
                 }

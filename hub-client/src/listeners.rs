@@ -67,7 +67,7 @@ fn encrypted_for_pods(
         return encrypted(config, upstreams, server, unwritten);
     }
     let own = self_signed(config, unwritten)?;
-    let prepared = serving::prepare(&config.root_dir, &config.node, &config.hub_host.to_string(), &own);
+    let prepared = serving::prepare(&config.root_dir, &config.node, &own);
     let identity = match prepared {
         Ok(pair) => PemIdentity::one_file(pair),
         Err(error) if is_full(&error) => {

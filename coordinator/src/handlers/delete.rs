@@ -191,7 +191,8 @@ fn mark(mut object: Value, end: Time, grace: i64) -> Value {
     meta::set_deletion(&mut object, end, grace);
     let generation = meta::generation(&object);
     if generation > 0 {
-        meta::set_generation(&mut object, generation + 1);
+        // A client may have created it with the greatest one.
+        meta::set_generation(&mut object, generation.saturating_add(1));
     }
     object
 }

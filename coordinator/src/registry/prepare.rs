@@ -119,7 +119,7 @@ pub(crate) fn updated(
     }
     complete(resource, &mut new);
     if strategy.generation().is_raised(old, &new) {
-        meta::set_generation(&mut new, meta::generation(old) + 1);
+        meta::set_generation(&mut new, meta::generation(old).saturating_add(1));
     }
     let mut errors = meta_errors(resource, &new, old);
     errors.append(match part {

@@ -207,6 +207,19 @@ async fn preconditions_are_refused_in_the_servers_words() {
 }
 
 #[tokio::test]
+async fn object_with_the_greatest_generation_is_deleted_like_any_other() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let mut held = config_map("a", "1");
+    held["metadata"]["finalizers"] = json!(["example.com/wait"]);
+    held["metadata"]["generation"] = json!(i64::MAX);
+    admin.post(maps, &held).await.expect(201);
+    let marked = admin.delete(&format!("{maps}/a")).await.expect(200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+}
+
+#[tokio::test]
 async fn a_deletion_shows_watchers_what_was_stored_and_its_writer_what_was_wanted() {
     let server = Server::standalone().await;
     let admin = server.admin();

@@ -103,7 +103,7 @@ fn is_kept(text: &str) -> bool {
         let is_odd = digits.parse::<i64>().is_ok_and(|value| value & 7 != 0);
         return fraction.is_empty() && is_odd && fits(14_u32.saturating_sub(doublings * 3 / 10));
     }
-    let scale = exponent - i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    let scale = exponent.saturating_sub(i32::try_from(fraction.len()).unwrap_or(i32::MAX));
     let is_short = !digits.ends_with("000") && !digits.starts_with('0');
     text == "0" || fits(18) && scale >= -9 && scale % 3 == 0 && is_short
 }
@@ -190,6 +190,13 @@ mod tests {
         }
         for odd in ["", "-", ".", "x", "1x", "1.2.3", "1e", "9e999999999", "1 ", "é", "1Kib"] {
             assert_eq!(Quantity::parse(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn exponent_of_any_length_is_read() {
+        for text in ["1.5e-2147483648", "1.5e2147483647", "1.5e-99999999999"] {
+            let _ = Quantity::canonical(text);
         }
     }
 

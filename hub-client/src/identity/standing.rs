@@ -57,6 +57,11 @@ impl Standing {
         ));
     }
 
+    /// Records that the certificate is not due: a failure of an earlier request needs no attention any more.
+    pub(super) fn note_rest(&mut self) {
+        self.failure = None;
+    }
+
     /// True while the certificate is valid by this node's clock.
     pub(crate) fn is_valid(&self) -> bool {
         self.state == "Valid"
@@ -190,6 +195,14 @@ mod tests {
             (standing.trouble(), &standing.describe()["request"]),
             (None, &json!("csr-1"))
         );
+        standing.note_ahead(1_800);
+        assert!(
+            standing
+                .trouble()
+                .is_some_and(|trouble| trouble.contains("set the clock"))
+        );
+        standing.note_rest();
+        assert_eq!(standing.trouble(), None, "the clock was set");
         standing.note(&JoinOutcome::Installed, Some("csr-1"));
         assert!(standing.describe()["request"].is_null());
     }

@@ -68,8 +68,9 @@ impl KeptRead {
         }
         let is_discovery = is_discovery(info);
         let is_object = info.is_resource && info.verb == Verb::Get && info.name.is_some() && info.subresource.is_none();
-        // The cloud answers other spellings of the path of a document, too.
-        let is_plain = info.path == uri.path() && !info.path.ends_with('/');
+        // The cloud answers other spellings of the path of a document, too. Generated clients end it with a slash.
+        let document = uri.path().strip_suffix('/').unwrap_or(uri.path());
+        let is_plain = info.path == uri.path() && !document.ends_with('/');
         let component = match (is_discovery, is_object) {
             (true, _) if is_plain => "",
             (false, true) => component?,
@@ -78,7 +79,7 @@ impl KeptRead {
         let accept = headers.get(ACCEPT).map(|accept| accept.to_str().unwrap_or_default());
         Some(Self {
             component: component.to_owned(),
-            path: uri.path().to_owned(),
+            path: if is_discovery { document } else { uri.path() }.to_owned(),
             query: query(uri, info)?,
             accepted: accepted(accept, is_discovery),
         })
@@ -285,6 +286,7 @@ mod tests {
         let groups = "/openapi/v3/apis/apps/v1";
         assert_eq!(key("/version?timeout=32s&"), key("/version"));
         assert_ne!(key(&format!("{groups}?hash=1A")), key(groups));
+        assert_eq!(key("/version/"), key("/version"));
         for target in [
             "/version?x=1",
             "/version?hash=1A",
@@ -295,7 +297,7 @@ mod tests {
             "/openapi/v3/api/v1?hash=%31A",
             "/openapi/v3/api/v1?%68ash=1A",
             "/openapi/v3/api/v1?hash",
-            "/version/",
+            "/version//",
             "/vers%69on",
             "/apis/apps/v1//",
         ] {
