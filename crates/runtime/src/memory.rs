@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 const RETURN_AFTER: usize = 4 << 20;
 
 /// Arenas of all threads. glibc gives each thread one, up to eight per core, and a block stays in the arena of the thread
-/// that allocated it. So free memory of one thread is of no use to the others: 1 to 2 MiB of it came and went.
+/// that allocated it. So free memory of one thread is of no use to the others.
 const ARENAS: i32 = 1;
 /// Most free bytes at the end of an arena. `malloc_trim` leaves them, and the default grows up to 64 MiB: a hub kept up
 /// to 10 MiB in one of three starts.

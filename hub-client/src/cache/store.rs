@@ -287,11 +287,7 @@ impl Cache {
 
     /// Names that the pods of this node may reference; `None` while the hub does not know the pods.
     fn references(&self) -> Option<References> {
-        let is_of_pods = |entry: &&Arc<Entry>| {
-            let key = entry.key();
-            key.gvr().resource == "pods" && key.is_essential(&self.0.means.node)
-        };
-        let own = self.0.entries.lock().values().find(is_of_pods).cloned();
+        let own = self.get(&Key::pods_of(&self.0.means.node));
         let own = own.filter(|own| own.is_followed() && own.replica().is_served())?;
         let pods: Vec<_> = own
             .replica()

@@ -135,8 +135,10 @@ pub fn next(situation: &Situation) -> Step {
 
 /// Decides what follows an outcome. `attempts` counts the outcomes of the same kind without interruption, this one
 /// included; for [`JoinOutcome::Installed`] it counts the certificates since one was not due. A second certificate in a
-/// row that is due at once shows a clock that is ahead: the next one would be no better. A first start waits for `discovery` until the servers know its token, as kubeadm does. It is `None` for a
-/// hub that serves data, which never stops because of its certificate.
+/// row that is due at once shows a clock that is ahead: the next one would be no better.
+///
+/// A first start waits for `discovery` until the servers know its token, as kubeadm does. It is `None` for a hub that
+/// serves data, which never stops because of its certificate.
 #[must_use]
 pub fn after(outcome: &JoinOutcome, attempts: u32, discovery: Option<Duration>) -> Next {
     match outcome {
