@@ -6,7 +6,7 @@ use yurt_apimachinery::time::Time;
 use crate::StartError;
 use crate::app::App;
 use crate::registry::namespaces;
-use crate::registry::own::Intent;
+use crate::registry::own::{self, Intent};
 use crate::registry::prepare::{self, Account};
 
 /// Creates the initial namespaces that do not exist.
@@ -25,7 +25,8 @@ pub(crate) async fn create(app: &App) -> Result<(), StartError> {
         let uid = uuid::Uuid::new_v4().to_string();
         let failed = |status: Status| StartError::new(format!("--data-dir: cannot create namespace {name}: {status}"));
         let object = prepare::created(resource, body, None, now, &uid, Account::Settled).map_err(failed)?;
-        app.own.create(resource, object, &intent).await.map_err(failed)
+        let object = own::object(object, resource).map_err(failed)?;
+        app.own.create(resource, &object, &intent, None).await.map_err(failed)
     };
     // In parallel: they share a commit.
     futures_util::future::try_join_all(namespaces::INITIAL.map(create)).await?;

@@ -1,5 +1,7 @@
 //! CREATE: a new object under a free name.
 
+use std::sync::Arc;
+
 use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::status::reason;
@@ -11,12 +13,16 @@ use yurt_runtime::http::Body;
 use super::reading;
 use crate::admission;
 use crate::config::Profile;
-use crate::registry::own::Intent;
+use crate::registry::Resource;
+use crate::registry::namespaces;
+use crate::registry::own::{self, CreateOutcome, Intent};
 use crate::registry::prepare::{self, Account};
 use crate::request::Call;
 
 /// Maximum number of names tried for one generateName; then the client has to retry.
 const GENERATED_NAMES_MAX: usize = 8;
+/// Maximum number of times that a create reads its namespace; each further time another write has changed it.
+const NAMESPACE_READS_MAX: usize = 8;
 
 /// Answers a create.
 ///
@@ -85,16 +91,29 @@ async fn create_as(
     let namespace = call.namespace();
     call.authorize(Verb::Create, meta::text(&object, "name"))?;
     admission::create(call, &object)?;
-    if let Err(refused) = require_namespace(call, namespace, shown).await {
-        // A terminating namespace refuses invalid objects, too, but after checks of kind and place.
-        type_meta::complete(&mut object, call.resource.kind)?;
-        meta::settle_namespace(&mut object, call.resource.kind, namespace)?;
-        return Err(refused);
-    }
+    let mut held = match require_namespace(call, namespace, shown).await {
+        Ok(held) => held,
+        Err(refused) => {
+            // A terminating namespace refuses invalid objects, too, but after checks of kind and place.
+            type_meta::complete(&mut object, call.resource.kind)?;
+            meta::settle_namespace(&mut object, call.resource.kind, namespace)?;
+            return Err(refused);
+        }
+    };
     let uid = uuid::Uuid::new_v4().to_string();
     let object = prepare::created(&call.resource, object, namespace, call.now(), &uid, account)?;
     call.warnings.extend(call.resource.strategy.warnings(&object, None));
-    call.app.own.create(&call.resource, object, intent).await
+    let object = own::object(object, &call.resource)?;
+    for _ in 0..NAMESPACE_READS_MAX {
+        let unchanged = held.as_ref().map(|(namespaces, held)| (&**namespaces, held));
+        match call.app.own.create(&call.resource, &object, intent, unchanged).await? {
+            CreateOutcome::Created(created) => return Ok(Some(created)),
+            CreateOutcome::Exists => return Ok(None),
+            CreateOutcome::NamespaceChanged => held = require_namespace(call, namespace, shown).await?,
+        }
+    }
+    let why = format!("namespace {} changes too often", namespace.unwrap_or_default());
+    Err(Status::too_many_requests(why, 1))
 }
 
 fn exists(call: &Call, name: &str) -> Status {
@@ -110,13 +129,19 @@ fn exists(call: &Call, name: &str) -> Status {
     Status::already_exists(&resource, name)
 }
 
-/// Requires that the namespace exists. In a pool, leases and events need none: their namespaces are the cloud's.
-async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<(), Status> {
-    let Some(namespace) = namespace else { return Ok(()) };
+/// Requires that the namespace exists, and returns it with its collection. In a pool, leases and events need none: their
+/// namespaces are the cloud's.
+async fn require_namespace(
+    call: &Call,
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Option<(Arc<Resource>, Object)>, Status> {
+    let Some(namespace) = namespace else { return Ok(None) };
     let is_needed = call.app.settings.profile == Profile::Standalone || call.resource.strategy.needs_namespace();
     let served = call.app.served();
-    let Some(namespaces) = served.registry.find("", "namespaces").filter(|_| is_needed) else {
-        return Ok(());
+    let namespaces = served.registry.find("", namespaces::COLLECTION);
+    let Some(namespaces) = namespaces.filter(|_| is_needed) else {
+        return Ok(None);
     };
     let key = ObjectKey::new(None, namespace);
     let find = || namespaces.objects().read(|held| held.object(&key).cloned());
@@ -134,6 +159,6 @@ async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> 
             let message = format!("namespace {namespace} is being terminated");
             Err(status.with_cause(reason::CAUSE_NAMESPACE_TERMINATING, &message, "metadata.namespace"))
         }
-        Some(_) => Ok(()),
+        Some(found) => Ok(Some((namespaces.clone(), found))),
     }
 }

@@ -13,8 +13,7 @@ use yurt_pool_protocol::names::ELECTION_KEY;
 use yurt_runtime::Clock;
 use yurt_storage::{Action, Durability, Expect, Op, Storage, StorageError};
 
-use super::leases;
-use super::{Authority, Resource};
+use super::{Authority, Resource, leases};
 use crate::feed::members::Members;
 use crate::status_error;
 
@@ -90,6 +89,16 @@ pub(crate) enum ChangeOutcome {
     Deleted(Object),
 }
 
+/// Outcome of a create.
+pub(crate) enum CreateOutcome {
+    /// The new object.
+    Created(Object),
+    /// An object with this key exists already.
+    Exists,
+    /// The namespace has changed or is gone since it was read: nothing was written.
+    NamespaceChanged,
+}
+
 /// One compare-and-write.
 struct Write<'a> {
     resource: &'a Resource,
@@ -98,12 +107,15 @@ struct Write<'a> {
     new: Option<&'a Object>,
     expect: Expect,
     action: Action,
+    /// Second precondition of the transaction.
+    check: Option<Op>,
     is_conditional: bool,
 }
 
 enum Failure {
-    /// Another write was committed first; `found` is the present RV.
+    /// Another write was committed first; `found` is the present RV of this key of the store.
     Raced {
+        key: String,
         found: Option<ResourceVersion>,
     },
     Status(Status),
@@ -202,39 +214,53 @@ impl OwnStore {
         Ok(())
     }
 
-    /// Creates an object that must not exist yet. `Ok(None)` when it does.
+    /// Creates an object that must not exist yet. If a `namespace` of the collection of namespaces is given, it must still
+    /// be in this very state when the object is committed. So no object is created in a namespace after the deletion of
+    /// the namespace has begun, also if another coordinator deletes it.
     ///
     /// # Errors
     /// The error to return.
     pub(crate) async fn create(
         &self,
         resource: &Resource,
-        new: Value,
+        new: &Object,
         intent: &Intent,
-    ) -> Result<Option<Object>, Status> {
-        let new = object(new, resource)?;
+        namespace: Option<(&Resource, &Object)>,
+    ) -> Result<CreateOutcome, Status> {
         let key = new.key().clone();
         let exists = || resource.objects().read(|held| held.object(&key).is_some());
         if exists() {
             self.catch_up(resource).await?;
             if exists() {
-                return Ok(None);
+                return Ok(CreateOutcome::Exists);
             }
         }
-        let action = Action::Put((&new).into(), Durability::Durable);
+        let action = Action::Put(new.into(), Durability::Durable);
+        let check = namespace.map(|(namespaces, held)| Op {
+            key: store_key(namespaces, held.key()),
+            expect: Expect::At(held.resource_version()),
+            action: Action::Check,
+        });
         let write = Write {
             resource,
             key: &key,
             old: None,
-            new: Some(&new),
+            new: Some(new),
             expect: Expect::Absent,
             action,
+            check,
             is_conditional: false,
         };
         match self.write(write, intent).await {
-            Ok(Some(rv)) => Ok(Some(published(resource, new, rv))),
-            Ok(None) => Ok(Some(new)),
-            Err(Failure::Raced { .. }) => Ok(None),
+            Ok(Some(rv)) => Ok(CreateOutcome::Created(published(resource, new.clone(), rv))),
+            Ok(None) => Ok(CreateOutcome::Created(new.clone())),
+            Err(Failure::Raced { key, found }) => match namespace {
+                Some((namespaces, held)) if key == store_key(namespaces, held.key()) => {
+                    wait_for_winner(namespaces, held.key(), found).await;
+                    Ok(CreateOutcome::NamespaceChanged)
+                }
+                _ => Ok(CreateOutcome::Exists),
+            },
             Err(Failure::Status(status)) => Err(status),
         }
     }
@@ -287,7 +313,7 @@ impl OwnStore {
                 Ok(outcome) => return Ok(outcome),
                 Err(Failure::Status(status)) => return Err(status),
                 Err(Failure::Raced { .. }) if is_conditional => break,
-                Err(Failure::Raced { found }) => wait_for_winner(resource, key, found).await,
+                Err(Failure::Raced { found, .. }) => wait_for_winner(resource, key, found).await,
             }
         }
         Err(Status::conflict_modified(&group_resource, key.name()))
@@ -334,6 +360,7 @@ impl OwnStore {
                     new: Some(&new),
                     expect,
                     action,
+                    check: None,
                     is_conditional,
                 };
                 Ok(ChangeOutcome::Changed(match self.write(write, intent).await? {
@@ -356,6 +383,7 @@ impl OwnStore {
                     new: None,
                     expect,
                     action,
+                    check: None,
                     is_conditional,
                 };
                 let rv = self.write(write, intent).await?.unwrap_or(current.resource_version());
@@ -381,12 +409,12 @@ impl OwnStore {
         if intent.dry_run {
             return Ok(None);
         }
-        self.commit(vec![op(&write)]).await.map(Some)
+        self.commit(ops(write)).await.map(Some)
     }
 
     async fn commit(&self, ops: Vec<Op>) -> Result<ResourceVersion, Failure> {
         self.storage.write(ops).await.map_err(|error| match error {
-            StorageError::Conflict { found, .. } => Failure::Raced { found },
+            StorageError::Conflict { key, found } => Failure::Raced { key, found },
             other => Failure::Status(status_error::of_storage(&other)),
         })
     }
@@ -444,16 +472,25 @@ async fn wait_for_winner(resource: &Resource, key: &ObjectKey, found: Option<Res
     let _ = tokio::time::timeout(PUBLISH_WAIT, published).await;
 }
 
-fn op(write: &Write<'_>) -> Op {
-    let key = format!("/{}/{}", write.resource.name, write.key);
-    Op {
-        key,
+/// The operations of a write, in one transaction.
+fn ops(write: Write<'_>) -> Vec<Op> {
+    let op = Op {
+        key: store_key(write.resource, write.key),
         expect: write.expect,
-        action: write.action.clone(),
-    }
+        action: write.action,
+    };
+    std::iter::once(op).chain(write.check).collect()
 }
 
-fn object(value: Value, resource: &Resource) -> Result<Object, Status> {
+fn store_key(resource: &Resource, key: &ObjectKey) -> String {
+    format!("/{}/{key}", resource.name)
+}
+
+/// An object as it is stored.
+///
+/// # Errors
+/// 400 for a value that is no object of the kind.
+pub(crate) fn object(value: Value, resource: &Resource) -> Result<Object, Status> {
     Object::from_value(value, resource.stored_kind()).map_err(|error| Status::bad_request(error.to_string()))
 }
 
@@ -480,5 +517,64 @@ mod tests {
         assert_eq!(attempts(3 << 20), 5);
         assert_eq!(attempts(512 << 10), 32);
         assert_eq!(attempts(2 << 10), ATTEMPTS_MAX);
+    }
+
+    /// The deletion of a namespace may begin at any time before the commit, also at another coordinator.
+    #[tokio::test]
+    async fn object_is_created_only_in_a_namespace_as_it_was_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data_dir = format!("--data-dir={}", folder.path().display());
+        let args = [
+            "yurt-coordinator",
+            "--profile=standalone",
+            "--bind-address=127.0.0.1",
+            "--secure-port=0",
+            &data_dir,
+        ];
+        let config = crate::config::Config::parse(args).expect("valid flags");
+        let coordinator = crate::build(config).await.expect("a coordinator");
+        let app = &coordinator.app;
+        let served = app.served();
+        let find = |name| served.registry.find("", name).expect("a built-in kind");
+        let (namespaces, config_maps) = (find("namespaces"), find("configmaps"));
+        let key = ObjectKey::new(None, "default");
+        let namespace = || {
+            namespaces
+                .objects()
+                .read(|held| held.object(&key).cloned())
+                .expect("a namespace")
+        };
+        let read = namespace();
+        let intent = Intent::of_coordinator();
+        let create = async |name: &str, namespace: &Object| {
+            let value = serde_json::json!({"metadata": {"namespace": "default", "name": name, "uid": "u"}});
+            let new = object(value, config_maps).expect("an object");
+            app.own
+                .create(config_maps, &new, &intent, Some((namespaces, namespace)))
+                .await
+        };
+
+        let created = create("early", &read).await.expect("an outcome");
+        assert!(matches!(created, CreateOutcome::Created(_)));
+        let mark = |current: &Current| {
+            let mut new = current.stored().clone();
+            new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            Ok(Change::Put {
+                new,
+                is_conditional: false,
+            })
+        };
+        app.own
+            .update(namespaces, &key, &intent, mark)
+            .await
+            .expect("a marked namespace");
+        let late = create("late", &read).await.expect("an outcome");
+        assert!(matches!(late, CreateOutcome::NamespaceChanged));
+        assert!(namespace().is_deleting(), "the next attempt reads the present state");
+        let is_held = |name: &str| {
+            let key = ObjectKey::new(Some("default"), name);
+            config_maps.objects().read(|held| held.object(&key).is_some())
+        };
+        assert!(is_held("early") && !is_held("late"));
     }
 }

@@ -9,7 +9,7 @@ use yurt_pool_protocol::guard::{Attempt, Author, Caller, Election, Refusal, Writ
 use yurt_pool_protocol::names::{BARS_PATH, ELECTION_KEY};
 use yurt_storage::{Action, Durability, Expect, Op};
 
-use super::{Failure, Intent, OwnStore, Write, op};
+use super::{Failure, Intent, OwnStore, Write, ops};
 use crate::feed::fence::EPOCH_KEY;
 use crate::feed::members::Members;
 use crate::lease_objects;
@@ -45,7 +45,8 @@ impl OwnStore {
         if intent.dry_run {
             return Ok(None);
         }
-        let mut ops = vec![op(&write)];
+        let renewed = lease_objects::renew_time(write.old) != lease_objects::renew_time(write.new);
+        let mut ops = ops(write);
         if key == ELECTION_KEY && before != after {
             let owner = self.guard.owner_after(key, &intent.author, &before, &after);
             ops.push(self.next_epoch(&after, owner));
@@ -54,7 +55,7 @@ impl OwnStore {
         let written = Written {
             before: &before,
             after: &after,
-            renewed: lease_objects::renew_time(write.old) != lease_objects::renew_time(write.new),
+            renewed,
         };
         let now = self.clock.boot();
         self.guard.accepted(key, &intent.author, written, now);
