@@ -1,7 +1,7 @@
 //! JSON patches (RFC 6902), bounded so that no patch can exhaust memory or stack.
 
-use json_patch::PatchOperation;
-use json_patch::jsonptr::Pointer;
+use json_patch::jsonptr::{Pointer, PointerBuf};
+use json_patch::{AddOperation, PatchOperation, RemoveOperation};
 use serde_json::Value;
 
 use yurt_apimachinery::json_text;
@@ -45,34 +45,106 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
     for operation in operations {
         let operation: PatchOperation =
             serde_json::from_value(Value::Object(operation)).map_err(|_| Status::patch_failed())?;
-        let operation = or_add(document, operation);
-        bounds.admit(document, &operation)?;
-        // The variant without undo: the caller drops a failed document, and the undo of the crate may panic.
-        json_patch::patch_unsafe(document, std::slice::from_ref(&operation)).map_err(|_| Status::patch_failed())?;
+        match operation {
+            // The index counts from the end of the list without the element that moves.
+            PatchOperation::Move(moved) if has_negative_index(&moved.path) => {
+                let from = with_positive_indexes(document, &moved.from, Place::Present);
+                let value = document.pointer(from.as_str()).cloned();
+                let value = value.ok_or_else(Status::patch_failed)?;
+                let path = moved.path;
+                apply(
+                    document,
+                    &mut bounds,
+                    PatchOperation::Remove(RemoveOperation { path: from }),
+                )?;
+                apply(document, &mut bounds, PatchOperation::Add(AddOperation { path, value }))?;
+            }
+            operation => apply(document, &mut bounds, operation)?,
+        }
     }
     Ok(())
 }
 
-/// Replacing a member that is not there adds it, against the letter of RFC 6902: kube-apiserver does so, and clients
-/// rely on it.
-fn or_add(document: &Value, operation: PatchOperation) -> PatchOperation {
-    match operation {
-        PatchOperation::Replace(replace) if document.pointer(replace.path.as_str()).is_none() => {
-            let is_member = replace
-                .path
-                .parent()
-                .is_some_and(|parent| document.pointer(parent.as_str()).is_some_and(Value::is_object));
-            if is_member {
-                PatchOperation::Add(json_patch::AddOperation {
-                    path: replace.path,
-                    value: replace.value,
-                })
-            } else {
-                PatchOperation::Replace(replace)
-            }
+/// Applies one operation.
+fn apply(document: &mut Value, bounds: &mut Bounds, operation: PatchOperation) -> Result<(), Status> {
+    let Some(operation) = by_the_rfc(document, operation) else {
+        return Ok(());
+    };
+    bounds.admit(document, &operation)?;
+    // The variant without undo: the caller drops a failed document, and the undo of the crate may panic.
+    json_patch::patch_unsafe(document, std::slice::from_ref(&operation)).map_err(|_| Status::patch_failed())
+}
+
+/// Returns the operation of RFC 6902 with the effect that kube-apiserver gives to this one; `None` for no effect. Its
+/// library (`evanphx/json-patch`) goes beyond the RFC in three points, and clients rely on them:
+///
+/// * A negative index counts from the end of a list.
+/// * Replacing a member of an object that is not there adds it.
+/// * A member of an object that is not there equals null.
+fn by_the_rfc(document: &Value, mut operation: PatchOperation) -> Option<PatchOperation> {
+    let positive = |path: &mut PointerBuf, place| {
+        if has_negative_index(path) {
+            *path = with_positive_indexes(document, path, place);
         }
-        other => other,
+    };
+    match &mut operation {
+        PatchOperation::Add(add) => positive(&mut add.path, Place::New),
+        PatchOperation::Remove(remove) => positive(&mut remove.path, Place::Present),
+        PatchOperation::Replace(replace) => positive(&mut replace.path, Place::Present),
+        PatchOperation::Test(test) => positive(&mut test.path, Place::Present),
+        PatchOperation::Copy(copy) => {
+            positive(&mut copy.from, Place::Present);
+            positive(&mut copy.path, Place::New);
+        }
+        PatchOperation::Move(moved) => positive(&mut moved.from, Place::Present),
     }
+    let lacks = |path: &Pointer| {
+        let parent = path.parent().and_then(|parent| document.pointer(parent.as_str()));
+        parent.is_some_and(Value::is_object) && document.pointer(path.as_str()).is_none()
+    };
+    match operation {
+        PatchOperation::Replace(replace) if lacks(&replace.path) => Some(PatchOperation::Add(AddOperation {
+            path: replace.path,
+            value: replace.value,
+        })),
+        PatchOperation::Test(test) if test.value.is_null() && lacks(&test.path) => None,
+        operation => Some(operation),
+    }
+}
+
+/// Use of the last token of a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// It names what is there.
+    Present,
+    /// It names what is to be added: -1 is the place behind the last element.
+    New,
+}
+
+fn has_negative_index(path: &Pointer) -> bool {
+    path.tokens().any(|token| negative(token.encoded()).is_some())
+}
+
+/// The distance from the end that a token names if its place is in a list.
+fn negative(token: &str) -> Option<usize> {
+    token.strip_prefix('-')?.parse().ok().filter(|distance| *distance > 0)
+}
+
+/// Replaces the negative indexes of lists that are long enough.
+fn with_positive_indexes(document: &Value, path: &Pointer, place: Place) -> PointerBuf {
+    let mut positive = PointerBuf::new();
+    let mut left = path.count();
+    for token in path.tokens() {
+        left -= 1;
+        let list = document.pointer(positive.as_str()).and_then(Value::as_array);
+        let end = |list: &Vec<Value>| list.len() + usize::from(left == 0 && place == Place::New);
+        let index = list.zip(negative(token.encoded()));
+        match index.and_then(|(list, distance)| end(list).checked_sub(distance)) {
+            Some(index) => positive.push_back(index),
+            None => positive.push_back(token),
+        }
+    }
+    positive
 }
 
 /// Upper bounds on the result of the operations so far.

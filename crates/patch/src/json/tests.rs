@@ -28,6 +28,51 @@ fn operations_apply_in_order() {
     assert_eq!(json_patch(json!({}), &json!([])), Ok(json!({})));
 }
 
+#[test]
+fn negative_index_counts_from_the_end_of_the_list() {
+    let list = || json!({"l": [1, 2, 3], "m": [{"-1": "a"}]});
+    for (patch, result) in [
+        (json!({"op": "add", "path": "/l/-1", "value": 9}), json!([1, 2, 3, 9])),
+        (json!({"op": "add", "path": "/l/-4", "value": 9}), json!([9, 1, 2, 3])),
+        (json!({"op": "replace", "path": "/l/-1", "value": 9}), json!([1, 2, 9])),
+        (json!({"op": "remove", "path": "/l/-3"}), json!([2, 3])),
+        (json!({"op": "test", "path": "/l/-2", "value": 2}), json!([1, 2, 3])),
+        (
+            json!({"op": "copy", "from": "/l/-1", "path": "/l/-2"}),
+            json!([1, 2, 3, 3]),
+        ),
+        (json!({"op": "move", "from": "/l/0", "path": "/l/-1"}), json!([2, 3, 1])),
+        (
+            json!({"op": "move", "from": "/l/-1", "path": "/l/-3"}),
+            json!([3, 1, 2]),
+        ),
+        (
+            json!({"op": "copy", "from": "/m/-1/-1", "path": "/l/0"}),
+            json!(["a", 1, 2, 3]),
+        ),
+    ] {
+        let patched = json_patch(list(), &json!([patch.clone()])).map(|mut document| document["l"].take());
+        assert_eq!(patched, Ok(result), "{patch}");
+    }
+    for path in ["/l/-5", "/m/-1/-2", "/z/-1"] {
+        let patch = json!([{"op": "remove", "path": path}]);
+        assert_eq!(json_patch(list(), &patch), Err(422), "{path}");
+    }
+}
+
+#[test]
+fn member_that_is_not_there_equals_null() {
+    for document in [json!({}), json!({"a": null})] {
+        let test = |value| json!([{"op": "test", "path": "/a", "value": value}]);
+        assert_eq!(json_patch(document.clone(), &test(Value::Null)), Ok(document.clone()));
+        assert_eq!(json_patch(document, &test(json!(1))), Err(422));
+    }
+    for path in ["/a/b", "/l/0"] {
+        let test = json!([{"op": "test", "path": path, "value": null}]);
+        assert_eq!(json_patch(json!({"l": []}), &test), Err(422), "{path}");
+    }
+}
+
 /// Conformance: 3.C01
 #[test]
 fn failures_have_their_codes() {
