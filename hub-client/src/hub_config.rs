@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use http::header::ACCEPT;
 use http::{HeaderValue, Method, Request, StatusCode};
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_runtime::http::client::HttpClient;
-use yurt_runtime::http::empty;
+use yurt_runtime::http::{empty, pass};
 
 use crate::failures::Failures;
 use crate::health::CloudReach;
+use crate::upstream::watch_body::WatchBody;
 use crate::upstream::{Cloud, describe_answer};
 use disk::ConfigFile;
 
@@ -144,12 +144,12 @@ impl Follower {
         let path =
             format!("{path}&watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}");
         // A stream that stays open would delay the stop of its apiserver.
-        down.run_until_cancelled(self.watch(&client, &path))
+        down.run_until_cancelled(self.watch(&client, &path, Duration::from_secs(seconds)))
             .await
             .unwrap_or(Ok(()))
     }
 
-    async fn watch(&mut self, client: &HttpClient, path: &str) -> Result<(), FollowError> {
+    async fn watch(&mut self, client: &HttpClient, path: &str, lasts: Duration) -> Result<(), FollowError> {
         let request = get(path)?;
         let sent = tokio::time::timeout(TIMEOUT, client.send(request)).await;
         let response = sent.map_err(|_| unanswered("no answer in time"))?.map_err(unanswered)?;
@@ -160,17 +160,16 @@ impl Follower {
             }
             status => return Err(unanswered(status)),
         }
-        let (mut body, mut decoder) = (response.into_body(), WatchDecoder::new());
+        let (mut body, mut decoder) = (WatchBody::of(client, response.map(pass), lasts), WatchDecoder::new());
         // A cut counts as an end: the list that follows reads the present state.
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(data) = frame.into_data() else { continue };
+        while let Ok(Some(data)) = body.next().await {
             decoder.push(&data);
             for event in decoder.by_ref() {
                 let event = event.map_err(unanswered)?;
                 let object: Value = serde_json::from_slice(&event.object).map_err(unanswered)?;
                 match event.event_type {
                     EventType::Error => return Err(unanswered(&object["message"])),
-                    EventType::Bookmark => {}
+                    EventType::Bookmark => body.has_bookmark(),
                     EventType::Deleted => self.take(BTreeMap::new()).await,
                     EventType::Added | EventType::Modified => self.take(data_of(&object)?).await,
                 }

@@ -6,6 +6,7 @@ pub(crate) mod hop_by_hop;
 mod identity;
 pub(crate) mod json_watch;
 mod token;
+pub(crate) mod watch_body;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -11,6 +11,9 @@ use yurt_runtime::{Clock, UnixTime};
 
 use crate::upstream::describe_answer;
 
+/// Duration of a watch on leases.
+pub(crate) const WATCH_LASTS: Duration = Duration::from_secs(300);
+
 /// Client of one Lease at one server.
 #[derive(Clone, Debug)]
 pub struct LeaseClient {
@@ -73,9 +76,10 @@ impl LeaseClient {
     #[must_use]
     pub fn watch_path(&self) -> String {
         format!(
-            "{}?watch=1&fieldSelector=metadata.name%3D{}&timeoutSeconds=300",
+            "{}?watch=1&fieldSelector=metadata.name%3D{}&timeoutSeconds={}",
             self.collection(),
-            self.name
+            self.name,
+            WATCH_LASTS.as_secs()
         )
     }
 

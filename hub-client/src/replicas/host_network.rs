@@ -129,7 +129,7 @@ impl HostNetworkFollower {
             let path = format!("{path}&watch=1&allowWatchBookmarks=true&resourceVersion={at}&timeoutSeconds={seconds}");
             let down = server.availability.down();
             return down
-                .run_until_cancelled(self.watch(&server.streams, &path))
+                .run_until_cancelled(self.watch(&server.streams, &path, Duration::from_secs(seconds)))
                 .await
                 .unwrap_or(Ok(()));
         }
@@ -140,9 +140,9 @@ impl HostNetworkFollower {
         Err("the cloud serves no NodePools to this node".to_owned())
     }
 
-    async fn watch(&self, client: &HttpClient, path: &str) -> Result<(), String> {
+    async fn watch(&self, client: &HttpClient, path: &str, lasts: Duration) -> Result<(), String> {
         let broken = |_| "the watch of the NodePool broke".to_owned();
-        let mut events = JsonWatch::open(client, path).await.map_err(broken)?;
+        let mut events = JsonWatch::open(client, path, lasts).await.map_err(broken)?;
         while let Some((event, pool)) = events.next().await.map_err(broken)? {
             let is_gone = event == EventType::Deleted;
             self.data

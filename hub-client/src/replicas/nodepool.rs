@@ -5,10 +5,10 @@
 //! decide if there is no NodePool API, no such NodePool, or it names no nodes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use yurt_apimachinery::kind::find_kind;
@@ -22,6 +22,7 @@ use super::reflector::{Reflector, StreamEnd, read_all};
 use super::{PoolData, questions};
 use crate::upstream::CloudServer;
 use crate::upstream::json_watch::JsonWatch;
+use crate::upstream::watch_body::WatchBody;
 
 /// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
 pub(super) const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
@@ -39,6 +40,8 @@ pub(super) struct Awaited {
     client: HttpClient,
     /// Path and query of its watch.
     path: String,
+    /// Duration of the watch.
+    lasts: Duration,
 }
 
 // === impl Reflector ===
@@ -58,7 +61,8 @@ impl Reflector {
             if pool.nodes.is_empty() {
                 let path = self.node_pool_watch(&path, &pool);
                 let client = self.client.clone();
-                return Ok(Some(Awaited { client, path }));
+                let lasts = self.lasts();
+                return Ok(Some(Awaited { client, path, lasts }));
             }
             self.take_node_pool(&pool).await?;
             self.confirm();
@@ -122,9 +126,9 @@ impl Reflector {
         let response = self.open(&query, "application/json", Vec::new()).await?;
         let response = self.require_ok(response).await?;
         self.opened = Some(Instant::now());
-        let (mut body, mut decoder) = (response.into_body(), WatchDecoder::new());
-        while let Some(Ok(frame)) = body.frame().await {
-            let Ok(data) = frame.into_data() else { continue };
+        let mut body = WatchBody::of(&self.client, response, self.lasts());
+        let mut decoder = WatchDecoder::new();
+        while let Ok(Some(data)) = body.next().await {
             decoder.push(&data);
             for event in decoder.by_ref() {
                 let event = event.map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
@@ -136,7 +140,7 @@ impl Reflector {
                         let why = status.map_or_else(String::new, |status| status.message().to_owned());
                         return Err(StreamEnd::Failed(why));
                     }
-                    EventType::Bookmark => {}
+                    EventType::Bookmark => body.has_bookmark(),
                     EventType::Added | EventType::Modified => pool.nodes = nodes_of(&object),
                     EventType::Deleted => pool.nodes.clear(),
                 }
@@ -158,7 +162,7 @@ impl Awaited {
     /// Resolves once the NodePool names nodes. A watch that ends earlier is not reopened here: the watch on the Nodes ends
     /// at about the same time, and the next stream opens both.
     pub(super) async fn decides(self) {
-        if let Ok(mut events) = JsonWatch::open(&self.client, &self.path).await {
+        if let Ok(mut events) = JsonWatch::open(&self.client, &self.path, self.lasts).await {
             while let Ok(Some((_, pool))) = events.next().await {
                 if !nodes_of(&pool).is_empty() {
                     return;

@@ -8,8 +8,8 @@ use yurt_apimachinery::time::BootTime;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 
-/// Maximum silence of a cloud stream, bookmarks included, before it is stale. Bookmarks come every minute.
-const CLOUD_SILENCE: Duration = Duration::from_secs(150);
+use crate::upstream::watch_body::CLOUD_SILENCE;
+
 /// Maximum silence of the coordinator, which sends a sign of life every 10 s.
 const COORDINATOR_SILENCE: Duration = Duration::from_secs(30);
 

@@ -1,32 +1,34 @@
 //! Watch whose objects are read as JSON: leases, and the NodePool.
 
+use std::time::Duration;
+
 use http::{Request, StatusCode};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use serde_json::Value;
 use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_runtime::http::client::HttpClient;
-use yurt_runtime::http::empty;
+use yurt_runtime::http::{empty, pass};
+
+use super::watch_body::WatchBody;
 
 /// Watch of a few small objects, each decoded as JSON.
 #[derive(Debug)]
 pub(crate) struct JsonWatch {
-    body: Incoming,
+    body: WatchBody,
     decoder: WatchDecoder,
 }
 
-/// A watch that could not be opened, broke, or ended with an ERROR event. Events before it may be incomplete.
+/// A watch that could not be opened, broke, was silent for too long, or ended with an ERROR event. Events before it may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchBroken;
 
 // === impl JsonWatch ===
 
 impl JsonWatch {
-    /// Opens the watch at `path` (with its query).
+    /// Opens the watch at `path` (with its query), which asks for the duration `lasts`.
     ///
     /// # Errors
     /// [`WatchBroken`] for any status but 200.
-    pub(crate) async fn open(client: &HttpClient, path: &str) -> Result<Self, WatchBroken> {
+    pub(crate) async fn open(client: &HttpClient, path: &str, lasts: Duration) -> Result<Self, WatchBroken> {
         let mut request = Request::new(empty());
         *request.uri_mut() = path.parse().map_err(|_| WatchBroken)?;
         let response = client.send(request).await.map_err(|_| WatchBroken)?;
@@ -34,7 +36,7 @@ impl JsonWatch {
             return Err(WatchBroken);
         }
         Ok(Self {
-            body: response.into_body(),
+            body: WatchBody::of(client, response.map(pass), lasts),
             decoder: WatchDecoder::new(),
         })
     }
@@ -47,13 +49,13 @@ impl JsonWatch {
         loop {
             match self.decoder.next().transpose().map_err(|_| WatchBroken)? {
                 Some(event) if event.event_type == EventType::Error => return Err(WatchBroken),
-                Some(event) if event.event_type == EventType::Bookmark => {}
+                Some(event) if event.event_type == EventType::Bookmark => self.body.has_bookmark(),
                 Some(event) => {
                     let object = serde_json::from_slice(&event.object).map_err(|_| WatchBroken)?;
                     return Ok(Some((event.event_type, object)));
                 }
-                None => match self.body.frame().await.transpose().map_err(|_| WatchBroken)? {
-                    Some(frame) => frame.into_data().iter().for_each(|data| self.decoder.push(data)),
+                None => match self.body.next().await.map_err(|_| WatchBroken)? {
+                    Some(data) => self.decoder.push(&data),
                     None => return Ok(None),
                 },
             }

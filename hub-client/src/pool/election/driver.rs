@@ -22,7 +22,7 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use crate::failures::Failures;
 use crate::health::{CloudReach, CoordinatorReach};
-use crate::pool::lease_client::{LeaseAnswer, LeaseClient, micro_time, renew_time};
+use crate::pool::lease_client::{LeaseAnswer, LeaseClient, WATCH_LASTS, micro_time, renew_time};
 use crate::upstream::json_watch::{JsonWatch, WatchBroken};
 
 /// Maximum number of inputs queued for the machine.
@@ -431,7 +431,7 @@ async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: Last
 }
 
 async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Result<(), WatchBroken> {
-    let mut events = JsonWatch::open(lease.http(), &lease.watch_path()).await?;
+    let mut events = JsonWatch::open(lease.http(), &lease.watch_path(), WATCH_LASTS).await?;
     while let Some((event, lease)) = events.next().await? {
         let seen = observe(lease, None, last);
         let input = match event {

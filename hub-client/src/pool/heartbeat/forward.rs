@@ -25,7 +25,7 @@ use super::renewal::{self, RenewalResult};
 use crate::failures::Failures;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
-use crate::pool::lease_client::to_micros;
+use crate::pool::lease_client::{WATCH_LASTS, to_micros};
 use crate::replicas::membership::Membership;
 use crate::replicas::sources::Sources;
 use crate::upstream::Cloud;
@@ -88,8 +88,10 @@ impl Forward {
     }
 
     async fn watch(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) -> Result<(), WatchBroken> {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases?watch=1&timeoutSeconds=300");
-        let mut events = JsonWatch::open(&self.pool, &path).await?;
+        let seconds = WATCH_LASTS.as_secs();
+        let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases");
+        let path = format!("{leases}?watch=1&timeoutSeconds={seconds}");
+        let mut events = JsonWatch::open(&self.pool, &path, WATCH_LASTS).await?;
         while let Some((event, lease)) = events.next().await? {
             // The name becomes part of a path at the cloud.
             let name = lease["metadata"]["name"].as_str();

@@ -15,9 +15,10 @@ use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO};
 use yurt_test_support::{LOOPBACK, TestDir};
 
-use super::watch::OVERDUE;
 use super::*;
 use crate::replicas::history_check::Opened;
+use crate::upstream::json_watch::{JsonWatch, WatchBroken};
+use crate::upstream::watch_body::{CLOUD_SILENCE, OVERDUE};
 
 const SERVICES: &str = "services";
 
@@ -382,4 +383,25 @@ async fn watch_that_outlives_its_time_is_left() {
     let watched = tokio::time::timeout(Duration::from_secs(3600), stream.watch()).await;
     assert!(matches!(watched, Ok(Err(StreamEnd::Silent(_)))), "{watched:?}");
     assert_eq!(began.elapsed(), stream.lasts() + OVERDUE);
+}
+
+/// The NodePool and the hub's configuration are followed with watches of their own.
+#[tokio::test(start_paused = true)]
+async fn small_watch_of_a_silent_cloud_is_left_too() {
+    const LASTS: Duration = Duration::from_secs(1800);
+    const ALIVE: [(u64, &str); 80] = [(60, BOOKMARK); 80];
+    for (sent, broken_after) in [
+        (&[(10, BOOKMARK)][..], Duration::from_secs(10) + CLOUD_SILENCE),
+        (&[][..], LASTS + OVERDUE),
+        (&ALIVE[..], LASTS + OVERDUE),
+    ] {
+        let (client, connections) = server_of(sent);
+        let began = Instant::now();
+        let mut events = JsonWatch::open(&client, "/watch", LASTS).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(7200), events.next()).await;
+        assert_eq!(ended, Ok(Err(WatchBroken)));
+        assert_eq!(began.elapsed(), broken_after);
+        JsonWatch::open(&client, "/watch", LASTS).await.unwrap();
+        assert_eq!(connections.load(Ordering::SeqCst), 2, "not the same one again");
+    }
 }

@@ -1,7 +1,5 @@
 //! Reads a watch and applies its events to the replica, one by one or as a step.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, ResourceVersion};
@@ -15,9 +13,7 @@ use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_D
 use super::answer::{ended_by, generation_of};
 use super::{LABELS, Reflector, StreamEnd};
 use crate::replicas::sources::silence_of;
-
-/// Time after its regular end at which the hub abandons a watch that its server does not end.
-pub(super) const OVERDUE: Duration = Duration::from_secs(30);
+use crate::upstream::watch_body::OVERDUE;
 
 /// Events between an announced step and its end. A cut drops them: `C` did not move.
 pub(super) struct PendingStep {
