@@ -35,6 +35,9 @@ pub struct ListFlags {
     /// ConfigMap yurt-hub-cfg as YAML or JSON [default: no ConfigMap].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Working mode of the hub: edge, or cloud, in which some filters do not run.
+    #[arg(long, default_value = "edge", value_name = "MODE")]
+    working_mode: String,
     #[command(flatten)]
     filters: FilterFlags,
 }
@@ -107,9 +110,8 @@ impl FiltersCommand {
 
 impl ListFlags {
     fn table(&self) -> Result<(Table, FilterSettings), String> {
-        let settings = self
-            .filters
-            .check(WorkingMode::Edge)
+        let settings = WorkingMode::parse(&self.working_mode, false)
+            .and_then(|mode| self.filters.check(mode))
             .map_err(|error| error.to_string())?;
         let table = Table::new(&FILTERS, &settings.switches);
         let table = match &self.config {

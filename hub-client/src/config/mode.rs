@@ -19,7 +19,7 @@ impl WorkingMode {
     ///
     /// # Errors
     /// [`FlagError`] for another mode, and for cloud mode with a coordinator.
-    pub(super) fn parse(text: &str, has_coordinator: bool) -> Result<Self, FlagError> {
+    pub(crate) fn parse(text: &str, has_coordinator: bool) -> Result<Self, FlagError> {
         match text {
             "edge" => Ok(Self::Edge),
             "cloud" if has_coordinator => {

@@ -108,8 +108,8 @@ pub trait ServiceLookup {
 pub struct Inputs {
     /// [`FilterContext::services`], for each object the one of [`super::ObjectFilter::service_of`].
     pub services: bool,
-    /// [`FilterContext::pool`].
-    pub pool: bool,
+    /// [`NodePool::members`]. The name of the pool does not change while the hub runs.
+    pub members: bool,
     /// [`NodePool::host_network`].
     pub host_network: bool,
     /// [`FilterContext::local_pods`], for each object those whose uid it names.
@@ -131,7 +131,7 @@ impl Inputs {
     /// The verdict is a function of the object alone.
     pub const NONE: Self = Inputs {
         services: false,
-        pool: false,
+        members: false,
         host_network: false,
         local_pods: false,
     };
@@ -141,7 +141,7 @@ impl Inputs {
     pub const fn union(self, other: Self) -> Self {
         Inputs {
             services: self.services || other.services,
-            pool: self.pool || other.pool,
+            members: self.members || other.members,
             host_network: self.host_network || other.host_network,
             local_pods: self.local_pods || other.local_pods,
         }

@@ -25,7 +25,7 @@ impl ObjectFilter for PoolEndpoints {
     fn inputs(&self) -> Inputs {
         Inputs {
             services: true,
-            pool: true,
+            members: true,
             ..Inputs::NONE
         }
     }

@@ -18,6 +18,8 @@ const VALUE_MAX: usize = 160;
 #[derive(Debug)]
 pub struct Explanation {
     request: String,
+    /// Facts about the node that hold for every filter.
+    node: String,
     steps: Vec<Step>,
     /// Filters of the resource that do not bind, with reasons.
     unbound: Vec<String>,
@@ -81,12 +83,16 @@ pub fn explain(
         steps.push(Step {
             filter: filter.name(),
             origin: bound.unwrap_or(Origin::Default),
-            inputs: inputs(filter, kind, &now, context),
+            inputs: match outcome {
+                FilterOutcome::Dropped => [content(&now), inputs(filter, kind, &now, context)].concat(),
+                _ => inputs(filter, kind, &now, context),
+            },
             outcome,
         });
     }
     Explanation {
         request: format!("{} of {resource} by {component}", verb.as_str()),
+        node: node(context),
         steps,
         unbound,
     }
@@ -95,6 +101,34 @@ pub fn explain(
 fn handles(row: &Row, kind: &ResourceKind) -> bool {
     let mut resources = row.registration.resources.iter();
     resources.any(|(group, plural)| *group == kind.group && *plural == kind.plural)
+}
+
+/// Describes the node.
+fn node(context: &FilterContext<'_>) -> String {
+    let pool = match context.pool {
+        Pool::Unknown => "of an unknown pool".to_owned(),
+        Pool::NoPool => "of no pool".to_owned(),
+        Pool::Named(pool) => {
+            let host_network = pool
+                .host_network
+                .map_or("unknown".to_owned(), |value| value.to_string());
+            format!("of pool {} (hostNetwork {host_network})", pool.name)
+        }
+    };
+    let (name, hub) = (context.node_name, context.hub);
+    format!("node {name} {pool}, hub for pods at {}:{}", hub.host, hub.secure_port)
+}
+
+/// Describes what filters read of an object that they drop: its type and its annotations.
+fn content(object: &Object) -> Vec<String> {
+    let object = object.to_value();
+    let part =
+        |name: &str, value: &Value| (!value.is_null()).then(|| format!("the object has {name} {}", short(value)));
+    let parts = [
+        part("type", &object["spec"]["type"]),
+        part("annotations", &object["metadata"]["annotations"]),
+    ];
+    parts.into_iter().flatten().collect()
 }
 
 /// Describes the inputs of a verdict in addition to the object.
@@ -116,7 +150,7 @@ fn inputs(filter: &dyn ObjectFilter, kind: &ResourceKind, object: &Object, conte
             "{pods} pods of the node have a status that the cloud does not have"
         ));
     }
-    if filter.inputs().pool {
+    if filter.inputs().members {
         inputs.push(match context.pool {
             Pool::Unknown => "the pool of the node is unknown".to_owned(),
             Pool::NoPool => format!("node {} is in no pool", context.node_name),
@@ -193,6 +227,7 @@ fn short(value: &Value) -> String {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.request)?;
+        writeln!(f, "on {}", self.node)?;
         for (number, step) in self.steps.iter().enumerate() {
             let (outcome, changes, more) = match &step.outcome {
                 FilterOutcome::Kept => ("kept", &[][..], 0),
@@ -234,6 +269,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use serde_json::json;
+    use yurt_apimachinery::kind::find_kind;
 
     use super::*;
     use crate::filter::FILTERS;
@@ -254,6 +290,7 @@ mod tests {
         let shown = explained(&World::default(), "kube-proxy", text);
         for expected in [
             "list of endpointslices.discovery.k8s.io by kube-proxy",
+            "on node e1 of pool east (hostNetwork unknown), hub for pods at 169.254.2.1:10268",
             "servicetopology (bound by default): replaced",
             "because Service shop/web has annotations {\"openyurt.io/topologyKeys\":\"openyurt.io/nodepool\"}",
             "because pool east has the nodes e1, e2",
@@ -275,6 +312,26 @@ mod tests {
             other.contains("Result: the client sees the object unchanged"),
             "{other}"
         );
+    }
+
+    #[test]
+    fn dropped_object_is_shown_with_what_the_filters_read_of_it() {
+        let kind = find_kind("", "services").expect("a built-in kind");
+        let service = json!({
+            "metadata": {"namespace": "shop", "name": "web", "annotations": {"nodeport.openyurt.io/listen": "west"}},
+            "spec": {"type": "NodePort"},
+        });
+        let object = Object::from_value(service, kind).expect("an object");
+        let table = Table::new(&FILTERS, &Switches::default());
+        let world = World::default();
+        let shown = explain(&table, "kube-proxy", Verb::List, (kind, &object), &world.context()).to_string();
+        for expected in [
+            "nodeportisolation (bound by default): dropped",
+            "because the object has type \"NodePort\"",
+            "because the object has annotations {\"nodeport.openyurt.io/listen\":\"west\"}",
+        ] {
+            assert!(shown.contains(expected), "{expected:?} in {shown}");
+        }
     }
 
     #[test]

@@ -27,10 +27,7 @@ impl ObjectFilter for NodePortIsolation {
     }
 
     fn inputs(&self) -> Inputs {
-        Inputs {
-            pool: true,
-            ..Inputs::NONE
-        }
+        Inputs::NONE
     }
 
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {

@@ -40,7 +40,7 @@ impl ObjectFilter for ServiceTopology {
     fn inputs(&self) -> Inputs {
         Inputs {
             services: true,
-            pool: true,
+            members: true,
             ..Inputs::NONE
         }
     }

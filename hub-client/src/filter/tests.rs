@@ -12,6 +12,7 @@ use super::*;
 
 mod examples;
 mod invariants;
+mod sample;
 
 /// World of the tests. This node is e1; pool east has e1 and e2; each Service of namespace shop requests a topology.
 #[derive(Debug)]

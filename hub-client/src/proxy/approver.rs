@@ -226,7 +226,7 @@ impl Approver {
         // Local statuses are known from the start.
         let Inputs {
             services,
-            pool,
+            members,
             host_network,
             ..
         } = chain.inputs();
@@ -234,7 +234,7 @@ impl Approver {
         let is_unknown = || value.as_ref().is_some_and(|value| value.borrow().is_none());
         let served = |name: &str| self.data.replicas().named(name).is_some_and(|one| one.is_served());
         let has_no_members = || self.has_pool && self.data.membership().names().is_none();
-        let is_missing = || services && !served("services") || pool && has_no_members() || is_unknown();
+        let is_missing = || services && !served("services") || members && has_no_members() || is_unknown();
         if !is_missing() {
             return Ok(());
         }

@@ -232,12 +232,9 @@ fn filters_read_no_input_that_they_do_not_name() {
                 assert_eq!(view(&given, &FilterContext { local_pods, ..context }), expected);
             }
             let mut same = Vec::new();
-            if !inputs.pool && !inputs.host_network {
-                same.extend([Pool::Unknown, Pool::NoPool]);
-            }
             if let Pool::Named(pool) = context.pool {
                 let members = Members::Unknown;
-                same.extend((!inputs.pool).then_some(Pool::Named(NodePool { members, ..pool })));
+                same.extend((!inputs.members).then_some(Pool::Named(NodePool { members, ..pool })));
                 let host_network = pool.host_network.is_none().then_some(true);
                 same.extend((!inputs.host_network).then_some(Pool::Named(NodePool { host_network, ..pool })));
             }
@@ -247,6 +244,40 @@ fn filters_read_no_input_that_they_do_not_name() {
             }
         }
     });
+}
+
+/// Reads wait for unknown members, and views are evaluated again when they change.
+#[test]
+fn filters_that_name_the_members_read_them() {
+    let mut readers = BTreeSet::new();
+    let nobody = BTreeSet::new();
+    for_each(|example, kind| {
+        let filter = registered(example.filter).filter;
+        let world = World::of(&example.context);
+        let Pool::Named(pool) = world.context().pool else {
+            return;
+        };
+        for (given, expected) in example.pairs(kind) {
+            for members in [Members::Unknown, Members::Names(&nobody)] {
+                let context = FilterContext {
+                    pool: Pool::Named(NodePool { members, ..pool }),
+                    ..world.context()
+                };
+                if filter.filter(kind, &given, &context).view_of(&given) != expected {
+                    readers.insert(filter.name());
+                }
+            }
+        }
+    });
+    for registration in &FILTERS {
+        let filter = registration.filter;
+        assert_eq!(
+            filter.inputs().members,
+            readers.contains(filter.name()),
+            "{}",
+            filter.name()
+        );
+    }
 }
 
 /// An object with one place changed: the member is removed or has another value.

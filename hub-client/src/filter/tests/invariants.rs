@@ -122,15 +122,18 @@ fn shared_object_is_not_changed() {
 #[test]
 fn inputs_of_a_chain_are_those_of_its_filters() {
     let inputs = |names: &[&str]| chain(names).inputs();
-    let pool = Inputs {
-        pool: true,
+    let members = Inputs {
+        members: true,
         ..Inputs::NONE
     };
     assert_eq!(inputs(&["masterservice"]), Inputs::NONE);
-    assert_eq!(inputs(&["discardcloudservice", "nodeportisolation"]), pool);
+    assert_eq!(inputs(&["discardcloudservice", "nodeportisolation"]), Inputs::NONE);
     assert_eq!(
         inputs(&["servicetopology", "forwardkubesvctraffic"]),
-        Inputs { services: true, ..pool }
+        Inputs {
+            services: true,
+            ..members
+        }
     );
 }
 

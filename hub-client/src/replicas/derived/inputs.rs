@@ -152,7 +152,7 @@ impl LiveInputs {
         let inputs = chain.inputs();
         let services = self.services.as_ref().filter(|_| inputs.services);
         let services = services.map(|services| services.collection().clone());
-        let pool = self.data.membership().changes().filter(|_| inputs.pool);
+        let pool = self.data.membership().changes().filter(|_| inputs.members);
         let local_pods = Some(self.local_pods.clone()).filter(|_| inputs.local_pods);
         InputChanges {
             host_network: inputs.host_network.then(|| HostNetworkChanges::of(&self.data)),
