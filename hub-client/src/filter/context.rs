@@ -75,7 +75,8 @@ pub struct NodePool<'a> {
 pub enum Members<'a> {
     /// Not known yet; see [`Pool::Unknown`].
     Unknown,
-    /// The pool does not exist, or pools are disabled: pool topology is ignored.
+    /// The pool does not exist, or pools are disabled: pool topology is ignored. The hub never reports it, because a pool
+    /// whose labels were removed by mistake looks the same: its members are unknown.
     Missing,
     /// Names of the nodes, this node included if it is one.
     Names(&'a BTreeSet<String>),
