@@ -4,12 +4,12 @@ use yurt_apimachinery::{Object, ObjectKey, kind};
 use yurt_hub_client::filter::context::{FilterOptions, LocalPod};
 use yurt_hub_client::filter::{FILTERS, FilterContext, HubAddress, LocalPods, Members, NodePool, Pool, ServiceLookup};
 
-/// One Service for every key.
-struct Same(Object);
+/// One Service for every key, or none.
+struct Same(Option<Object>);
 
 impl ServiceLookup for Same {
     fn service(&self, _: &ObjectKey) -> Option<Object> {
-        Some(self.0.clone())
+        self.0.clone()
     }
 }
 
@@ -21,13 +21,26 @@ pub(crate) fn filters(data: &[u8]) {
     let registered = &FILTERS[usize::from(*choice) % FILTERS.len()];
     let services = kind::find_kind("", "services").expect("services must be built in");
     let near = r#"{"metadata":{"namespace":"a","name":"a","annotations":{"openyurt.io/topologyKeys":"openyurt.io/nodepool"}}}"#;
-    let near = Same(Object::parse(near.into(), services).expect("the text is a Service"));
+    let near = Object::parse(near.into(), services).expect("the text is a Service");
     let members = ["n".to_owned()].into();
-    let pool = NodePool {
-        name: "p",
-        members: Members::Names(&members),
-        host_network: Some(true),
+    let named = |members, host_network| {
+        Pool::Named(NodePool {
+            name: "p",
+            members,
+            host_network,
+        })
     };
+    let pools = [
+        named(Members::Names(&members), Some(true)),
+        named(Members::Unknown, None),
+        named(Members::Missing, Some(false)),
+        Pool::NoPool,
+        Pool::Unknown,
+    ];
+    let worlds = pools
+        .into_iter()
+        .flat_map(|pool| [(pool, Same(Some(near.clone()))), (pool, Same(None))]);
+    let worlds: Vec<_> = worlds.collect();
     let pod = LocalPod {
         addresses: vec![[10, 0, 0, 1].into()],
         is_ready: false,
@@ -40,15 +53,15 @@ pub(crate) fn filters(data: &[u8]) {
         let Ok(object) = Object::parse(text.to_vec().into(), kind) else {
             continue;
         };
-        for pool in [Pool::Named(pool), Pool::NoPool, Pool::Unknown] {
+        for (pool, services) in &worlds {
             let context = FilterContext {
                 hub: HubAddress {
                     host: "169.254.2.1",
                     secure_port: 10268,
                 },
                 node_name: "n",
-                pool,
-                services: &near,
+                pool: *pool,
+                services,
                 local_pods: &local_pods,
                 options: FilterOptions::default(),
             };
