@@ -49,6 +49,7 @@ use std::time::Duration;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{GroupResource, ResourceKind};
 use yurt_pool_protocol::members;
+use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
 use yurt_storage::embedded::Disk;
 use yurt_storage::{Replica, Replicas};
@@ -239,6 +240,13 @@ impl PoolData {
             .named(name)
             .is_some_and(|r| r.collection().read(|c| c.is_complete()));
         complete && self.sources.is_alive(name)
+    }
+
+    /// True if replica `name` is fresh and the cloud has confirmed it. A leader states only this: the coordinator's data is
+    /// its own.
+    #[must_use]
+    pub fn is_fresh_from_cloud(&self, name: &str) -> bool {
+        self.is_fresh(name) && self.sources.of(name).confirmed == Source::Cloud
     }
 
     /// Time since replica `name` was last known to be up to date; `None` if it has not been since the start.

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::watch::EventType;
@@ -261,19 +263,19 @@ impl Feeder {
     async fn follow(&self, mut reader: Reader, generation: u64) -> Interrupted {
         let mut changes = self.replica.collection().subscribe();
         let mut fed = reader.position();
-        // The first batch is sent immediately, even if empty: it states whether the data is fresh.
-        let mut greeted = false;
+        // True if the last batch reported fresh data.
+        let mut reported_fresh = false;
         loop {
             changes.borrow_and_update();
             let read_at = self.progress.now();
             let Ok((deliveries, step)) = self.read(&mut reader) else {
                 return Interrupted::Snapshot;
             };
-            if deliveries.is_empty() && reader.position() == fed && greeted {
-                match tokio::time::timeout(KEEP_ALIVE, changes.changed()).await {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(_)) => return Interrupted::Reopen("the collection is gone".into()),
-                    Err(_) => {}
+            if deliveries.is_empty() && reader.position() == fed {
+                match self.has_changed(&mut changes, reported_fresh).await {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(interrupted) => return interrupted,
                 }
             }
             self.progress.sending(self.replica.name(), read_at);
@@ -286,13 +288,35 @@ impl Feeder {
             }
             for (batch, up_to) in batches {
                 // If no answer comes, the coordinator's position shows whether it accepted the batch.
-                if let Err(interrupted) = self.send_until_accepted(generation, fed, (&batch, up_to), step).await {
-                    return interrupted;
+                match self.send_until_accepted(generation, fed, (&batch, up_to), step).await {
+                    Ok(fresh) => (fed, reported_fresh) = (up_to, fresh),
+                    Err(interrupted) => return interrupted,
                 }
-                (fed, greeted) = (up_to, true);
                 if up_to == reader.position() {
                     self.delivered(up_to, read_at);
                 }
+            }
+        }
+    }
+
+    /// Waits until the collection has changed (true), or an empty batch is due (false). Fresh data is reported at once,
+    /// everything else after [`KEEP_ALIVE`]: the cloud confirms the replica of a new leader a moment later.
+    async fn has_changed(&self, changes: &mut watch::Receiver<u64>, reported_fresh: bool) -> Result<bool, Interrupted> {
+        let due = Instant::now() + KEEP_ALIVE;
+        loop {
+            if !reported_fresh && self.data.is_fresh_from_cloud(self.replica.name()) {
+                return Ok(false);
+            }
+            let wake_at = if reported_fresh {
+                due
+            } else {
+                due.min(Instant::now() + PAUSE)
+            };
+            match tokio::time::timeout_at(wake_at, changes.changed()).await {
+                Ok(Ok(())) => return Ok(true),
+                Ok(Err(_)) => return Err(Interrupted::Reopen("the collection is gone".into())),
+                Err(_) if Instant::now() >= due => return Ok(false),
+                Err(_) => {}
             }
         }
     }
@@ -310,14 +334,14 @@ impl Feeder {
         })
     }
 
-    /// Sends one batch. Test only: a leader that ignores its clock repeats the batch even after a fence.
+    /// Sends one batch. Returns whether it reported fresh data. Test only: a leader that ignores its clock repeats the batch even after a fence.
     async fn send_until_accepted(
         &self,
         generation: u64,
         after: ResourceVersion,
         batch: (&[(EventType, Object)], ResourceVersion),
         step: bool,
-    ) -> Result<(), Interrupted> {
+    ) -> Result<bool, Interrupted> {
         loop {
             match self.send_events(generation, after, batch, step).await {
                 Err(Interrupted::Fenced) if self.leadership.is_blind() => tokio::time::sleep(PAUSE).await,
@@ -332,10 +356,11 @@ impl Feeder {
         after: ResourceVersion,
         (events, up_to): (&[(EventType, Object)], ResourceVersion),
         step: bool,
-    ) -> Result<(), Interrupted> {
-        let fresh = self.data.is_fresh(self.replica.name());
+    ) -> Result<bool, Interrupted> {
+        let fresh = self.data.is_fresh_from_cloud(self.replica.name());
         let body = self.envelope(generation).events(after, events, up_to, fresh, step);
-        self.post("events", self.pack(body).await?).await.map(drop)
+        self.post("events", self.pack(body).await?).await?;
+        Ok(fresh)
     }
 
     /// Records that the coordinator has everything that was here at `read_at`.

@@ -66,7 +66,7 @@ impl InformerSync {
         }
     }
 
-    /// True if the collection is fresh here and the coordinator has it under this leadership.
+    /// True if the collection is fresh from the cloud and the coordinator has it under this leadership.
     fn is_synced(&self, name: &str) -> bool {
         let position = self
             .data
@@ -74,7 +74,7 @@ impl InformerSync {
             .named(name)
             .map(|r| r.collection().read(|c| c.position()));
         let lag = position.and_then(|position| self.progress.lag(name, position));
-        self.data.is_fresh(name) && lag.is_some_and(|lag| lag.time <= LAG_MAX)
+        self.data.is_fresh_from_cloud(name) && lag.is_some_and(|lag| lag.time <= LAG_MAX)
     }
 
     async fn renew(&self) -> bool {

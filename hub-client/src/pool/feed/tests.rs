@@ -1,11 +1,15 @@
 //! Reads of the feeder from a collection, and the requests that follow.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::sync::mpsc;
 use yurt_apimachinery::kind::find_kind;
 use yurt_pool_protocol::election::Input;
-use yurt_runtime::http::client::Protocol;
+use yurt_pool_protocol::source::Source;
+use yurt_runtime::http::client::{Dial, Duplex, Protocol};
 use yurt_runtime::http::json as answer_json;
 use yurt_runtime::http::server::{Server, handler};
+use yurt_runtime::tls::install_crypto_provider;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::OnlyWriter as _;
 use yurt_test_support::{LOOPBACK, TestDir};
@@ -52,6 +56,99 @@ fn at_ten(folder: &TestDir) -> (Feeder, Reader) {
     collection.update(|held| held.restart(0, Vec::new(), ResourceVersion(10)));
     let reader = feeder.reader_at(ResourceVersion(10), 0).unwrap();
     (feeder, reader)
+}
+
+/// A coordinator that accepts every feed call, and the bodies of the calls in their order. It needs no time of a paused
+/// clock.
+fn accepting() -> (HttpClient, mpsc::Receiver<Value>) {
+    install_crypto_provider();
+    let (calls, received) = mpsc::channel(16);
+    let dial: Dial = Arc::new(move || {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        #[allow(clippy::disallowed_methods, reason = "ends with the test's runtime")]
+        drop(tokio::spawn(accept(BufReader::new(far), calls.clone())));
+        let near: Box<dyn Duplex> = Box::new(near);
+        Box::pin(async move { Ok(near) })
+    });
+    let base = "http://coordinator".parse().unwrap();
+    let client = HttpClient::over(base, None, Protocol::Http1, TIMEOUT, Some(dial)).unwrap();
+    (client, received)
+}
+
+/// Answers the calls of one connection.
+async fn accept(mut stream: BufReader<tokio::io::DuplexStream>, calls: mpsc::Sender<Value>) {
+    let mut length = 0;
+    let mut line = String::new();
+    while stream.read_line(&mut line).await.unwrap() > 0 {
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line == "\r\n" {
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await.unwrap();
+            calls.send(serde_json::from_slice(&body).unwrap()).await.unwrap();
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+        line.clear();
+    }
+}
+
+/// Returns the `fresh` of the next call while `feeder` follows from `reader`.
+async fn next_fresh(
+    feeding: &mut (impl Future<Output = Interrupted> + Unpin),
+    calls: &mut mpsc::Receiver<Value>,
+) -> bool {
+    tokio::select! {
+        interrupted = feeding => panic!("{interrupted:?}"),
+        call = calls.recv() => call.unwrap()["fresh"].as_bool().unwrap(),
+    }
+}
+
+/// The cloud refuses the lists of a new leader, whose stream of the coordinator is still up.
+#[tokio::test(start_paused = true)]
+async fn leader_that_the_cloud_has_not_confirmed_reports_no_fresh_data() {
+    let folder = TestDir::new();
+    let (mut feeder, reader) = at_ten(&folder);
+    let (client, mut calls) = accepting();
+    feeder.client = client;
+    let sources = feeder.data.sources().clone();
+    sources.confirmed("services", Source::Coordinator);
+    sources.heard("services", Source::Coordinator, false);
+    let mut feeding = std::pin::pin!(feeder.follow(reader, 0));
+    for _ in 0..3 {
+        assert!(
+            !next_fresh(&mut feeding, &mut calls).await,
+            "nothing came from the cloud"
+        );
+    }
+    sources.confirmed("services", Source::Cloud);
+    assert!(next_fresh(&mut feeding, &mut calls).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_does_not_turn_stale_while_the_cloud_confirms_a_new_leader() {
+    let folder = TestDir::new();
+    let (mut feeder, reader) = at_ten(&folder);
+    let (client, mut calls) = accepting();
+    feeder.client = client;
+    let sources = feeder.data.sources().clone();
+    sources.heard("services", Source::Coordinator, false);
+    let confirmed = async {
+        tokio::time::sleep(KEEP_ALIVE / 2).await;
+        sources.confirmed("services", Source::Cloud);
+        std::future::pending::<Interrupted>().await
+    };
+    let mut feeding = std::pin::pin!(async {
+        tokio::select! {
+            interrupted = feeder.follow(reader, 0) => interrupted,
+            never = confirmed => never,
+        }
+    });
+    assert!(
+        next_fresh(&mut feeding, &mut calls).await,
+        "nothing was reported before"
+    );
 }
 
 #[test]
