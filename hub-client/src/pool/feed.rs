@@ -267,14 +267,15 @@ impl Feeder {
         let mut reported_fresh = false;
         loop {
             changes.borrow_and_update();
-            let read_at = self.progress.now();
+            let mut read_at = self.progress.now();
             let Ok((deliveries, step)) = self.read(&mut reader) else {
                 return Interrupted::Snapshot;
             };
             if deliveries.is_empty() && reader.position() == fed {
                 match self.has_changed(&mut changes, reported_fresh).await {
                     Ok(true) => continue,
-                    Ok(false) => {}
+                    // Nothing came in between.
+                    Ok(false) => read_at = self.progress.now(),
                     Err(interrupted) => return interrupted,
                 }
             }

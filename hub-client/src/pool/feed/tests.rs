@@ -151,6 +151,41 @@ async fn data_does_not_turn_stale_while_the_cloud_confirms_a_new_leader() {
     );
 }
 
+/// A change that arrives during a keep-alive call is as old as the call.
+#[tokio::test(start_paused = true)]
+async fn wait_before_a_keep_alive_call_is_no_time_of_delivery() {
+    let folder = TestDir::new();
+    let (mut feeder, reader) = at_ten(&folder);
+    let (client, mut calls) = accepting();
+    feeder.client = client;
+    let (clock, time) = Clock::fake();
+    feeder.progress = Arc::new(FeedProgress::new(clock));
+    let sources = feeder.data.sources().clone();
+    sources.heard("services", Source::Cloud, false);
+    sources.confirmed("services", Source::Cloud);
+    let metrics = feeder.metrics.clone();
+    let waiting = async {
+        tokio::time::sleep(KEEP_ALIVE / 2).await;
+        time.advance(KEEP_ALIVE);
+        std::future::pending::<Interrupted>().await
+    };
+    let mut feeding = std::pin::pin!(async {
+        tokio::select! {
+            interrupted = feeder.follow(reader, 0) => interrupted,
+            never = waiting => never,
+        }
+    });
+    for _ in 0..3 {
+        assert!(next_fresh(&mut feeding, &mut calls).await);
+    }
+    assert!(metrics.feed_delivery.get_sample_count() >= 2);
+    assert_eq!(
+        metrics.feed_delivery.get_sample_sum(),
+        0.0,
+        "the clock stood still during the calls"
+    );
+}
+
 #[test]
 fn what_does_not_follow_in_the_log_is_fed_as_a_snapshot() {
     let at = |rv: u64| Delivery::Current {
