@@ -113,7 +113,7 @@ impl Reflector {
             Some(pool.nodes.iter().filter_map(member).collect())
         });
         let members = members.await?;
-        self.data.sources().heard(self.replica.name(), self.source, false);
+        self.data.sources().heard(self.replica.name(), self.source, None);
         match members {
             Some(members) => self.take_list(members, pool.version, None).await,
             None => Ok(()),

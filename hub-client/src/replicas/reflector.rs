@@ -264,7 +264,7 @@ impl Reflector {
             self.data.failures().works(LABELS);
         }
         self.data.fits(self.replica.name());
-        self.data.sources().heard(self.replica.name(), self.source, false);
+        self.data.sources().heard(self.replica.name(), self.source, None);
         // Events can be fetched again after a crash; the history before a list cannot. Clients that resume below the next
         // list would have to relist.
         if let Err(error) = self.data.replicas().persist(None).await {

@@ -20,9 +20,9 @@ pub struct SourceState {
     pub source: Source,
     /// Time of the source's last message.
     pub heard: BootTime,
-    /// True if the coordinator reported that its own source is away.
+    /// True unless the source reported that the cloud's changes arrive.
     pub stale: bool,
-    /// Time of the source's last message that did not report stale data.
+    /// Time of the source's last message that reported fresh data.
     pub fresh_at: Option<BootTime>,
     /// Source whose stream was confirmed last.
     pub confirmed: Source,
@@ -57,13 +57,16 @@ impl Sources {
         }
     }
 
-    /// Records a message of `source` for replica `name`.
-    pub fn heard(&self, name: &str, source: Source, stale: bool) {
+    /// Records a message of `source` for replica `name`. `stale` is the message's report about the data; `None` if it has
+    /// none, as all but the bookmarks of the coordinator. What the cloud sends is fresh.
+    pub fn heard(&self, name: &str, source: Source, stale: Option<bool>) {
         let now = self.clock.boot();
         let mut states = self.states.lock();
         let state = states.entry(name.to_owned()).or_insert(SourceState::unknown(now));
-        (state.source, state.heard, state.stale) = (source, now, stale);
-        if !stale {
+        (state.source, state.heard) = (source, now);
+        let stale = if source == Source::Cloud { Some(false) } else { stale };
+        state.stale = stale.unwrap_or(state.stale);
+        if stale == Some(false) {
             state.fresh_at = Some(now);
         }
     }
@@ -81,10 +84,10 @@ impl Sources {
         }
     }
 
-    /// Records that replica `name` has no source now.
+    /// Records that replica `name` has no source now. Its data is stale until the next report.
     pub fn lost(&self, name: &str) {
         if let Some(state) = self.states.lock().get_mut(name) {
-            state.source = Source::None;
+            (state.source, state.stale) = (Source::None, true);
         }
     }
 
@@ -118,7 +121,7 @@ impl Sources {
             .is_some_and(|state| !state.stale && self.clock.boot().since(state.heard) < silence_of(state.source))
     }
 
-    /// Time since the source of replica `name` last sent data that was not stale; `None` if it has not since the start.
+    /// Time since the source of replica `name` last reported fresh data; `None` if it has not since the start.
     pub(super) fn since_fresh(&self, name: &str) -> Option<Duration> {
         let fresh_at = self.of(name).fresh_at?;
         Some(self.clock.boot().since(fresh_at))
@@ -139,7 +142,7 @@ impl SourceState {
         Self {
             source: Source::None,
             heard: now,
-            stale: false,
+            stale: true,
             fresh_at: None,
             confirmed: Source::None,
             switches: 0,

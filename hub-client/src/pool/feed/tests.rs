@@ -114,7 +114,7 @@ async fn leader_that_the_cloud_has_not_confirmed_reports_no_fresh_data() {
     feeder.client = client;
     let sources = feeder.data.sources().clone();
     sources.confirmed("services", Source::Coordinator);
-    sources.heard("services", Source::Coordinator, false);
+    sources.heard("services", Source::Coordinator, Some(false));
     let mut feeding = std::pin::pin!(feeder.follow(reader, 0));
     for _ in 0..3 {
         assert!(
@@ -133,7 +133,7 @@ async fn data_does_not_turn_stale_while_the_cloud_confirms_a_new_leader() {
     let (client, mut calls) = accepting();
     feeder.client = client;
     let sources = feeder.data.sources().clone();
-    sources.heard("services", Source::Coordinator, false);
+    sources.heard("services", Source::Coordinator, Some(false));
     let confirmed = async {
         tokio::time::sleep(KEEP_ALIVE / 2).await;
         sources.confirmed("services", Source::Cloud);
@@ -161,7 +161,7 @@ async fn wait_before_a_keep_alive_call_is_no_time_of_delivery() {
     let (clock, time) = Clock::fake();
     feeder.progress = Arc::new(FeedProgress::new(clock));
     let sources = feeder.data.sources().clone();
-    sources.heard("services", Source::Cloud, false);
+    sources.heard("services", Source::Cloud, None);
     sources.confirmed("services", Source::Cloud);
     let metrics = feeder.metrics.clone();
     let waiting = async {

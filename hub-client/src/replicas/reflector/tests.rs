@@ -405,3 +405,61 @@ async fn small_watch_of_a_silent_cloud_is_left_too() {
         assert_eq!(connections.load(Ordering::SeqCst), 2, "not the same one again");
     }
 }
+
+const STALE: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1006","annotations":{"openyurt.io/stale":"true"}}}}"#;
+const CHANGE: &str = r#"{"type":"ADDED","object":{"apiVersion":"v1","kind":"Service","metadata":{"namespace":"shop","name":"new","uid":"new","resourceVersion":"1007"}}}"#;
+
+/// Watches at a coordinator that sends `told` and falls silent.
+async fn watch_until_silent(held: &HeldServices, told: &'static [(u64, &'static str)]) {
+    let mut stream = held.stream(Source::Coordinator);
+    stream.client = server_of(told).0;
+    let ended = stream.watch().await;
+    assert!(matches!(ended, Err(StreamEnd::Silent(_))), "{ended:?}");
+}
+
+/// The coordinator restarted without what this hub already holds: it accepts the watch, and waits.
+#[tokio::test(start_paused = true)]
+async fn coordinator_that_only_accepts_a_watch_does_not_make_the_data_fresh() {
+    let held = HeldServices::new();
+    watch_until_silent(&held, &[]).await;
+    assert!(!held.data.is_fresh(SERVICES));
+    assert_eq!(held.data.staleness(SERVICES), None, "it never was");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_bookmark_of_the_coordinator_changes_the_freshness() {
+    let held = HeldServices::new();
+    watch_until_silent(&held, &[(0, CHANGE)]).await;
+    assert!(!held.data.is_fresh(SERVICES), "a change does not");
+    watch_until_silent(&held, &[(0, BOOKMARK), (0, CHANGE)]).await;
+    assert!(held.data.is_fresh(SERVICES));
+    watch_until_silent(&held, &[(0, STALE), (0, CHANGE)]).await;
+    assert!(!held.data.is_fresh(SERVICES), "nor does one after a stale bookmark");
+    let fresh_at = held.data.sources().of(SERVICES).fresh_at;
+    let mut stream = held.stream(Source::Coordinator);
+    let listed = stream.take_list(vec![service("web", 1001)], rv(1008), None);
+    listed.await.unwrap();
+    assert!(!held.data.is_fresh(SERVICES), "nor does a list");
+    watch_until_silent(&held, &[]).await;
+    assert_eq!(
+        held.data.sources().of(SERVICES).fresh_at,
+        fresh_at,
+        "nor does the next watch"
+    );
+}
+
+/// The source may be another one by then.
+#[tokio::test]
+async fn data_whose_source_was_lost_is_stale_until_the_coordinator_reports_otherwise() {
+    let held = HeldServices::new();
+    let mut stream = held.stream(Source::Coordinator);
+    told(&mut stream, vec![bookmark(1006, &[])]).await.unwrap();
+    assert!(held.data.is_fresh(SERVICES));
+    held.data.sources().lost(SERVICES);
+    told(&mut stream, vec![event(EventType::Added, &object("new", 1007))])
+        .await
+        .unwrap();
+    assert!(!held.data.is_fresh(SERVICES));
+    told(&mut stream, vec![bookmark(1007, &[])]).await.unwrap();
+    assert!(held.data.is_fresh(SERVICES));
+}

@@ -36,9 +36,10 @@ impl Reflector {
         if generation_of(response.headers()).is_some_and(|generation| generation != self.generation) {
             return Ok(StreamEnd::OtherHistory);
         }
-        self.data.sources().heard(self.replica.name(), self.source, false);
         self.data.partial_lists().tidy(self.replica.name()).await;
         if self.source == Source::Cloud {
+            // A coordinator also accepts a watch that it cannot serve yet.
+            self.data.sources().heard(self.replica.name(), self.source, None);
             // Every position comes from the cloud, so it covers ours.
             self.confirm();
         }
@@ -105,7 +106,8 @@ impl Reflector {
         let unreadable = StreamEnd::Unreadable;
         let (rv, stale) = if event.event_type == EventType::Bookmark {
             let bookmark = Bookmark::parse(&event.object).map_err(|error| unreadable(error.to_string()))?;
-            (bookmark.resource_version, self.take_bookmark(&bookmark, step).await?)
+            let stale = self.take_bookmark(&bookmark, step).await?;
+            (bookmark.resource_version, Some(stale))
         } else {
             let object =
                 Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
@@ -130,7 +132,7 @@ impl Reflector {
                 }
                 (None, Some(object)) => self.apply(event.event_type, object).await?,
             }
-            (rv, false)
+            (rv, None)
         };
         if rv >= opened_at {
             self.confirm();
