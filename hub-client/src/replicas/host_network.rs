@@ -20,7 +20,7 @@ use super::{PoolData, questions};
 use crate::health::CloudReach;
 use crate::hub_config::disk::ConfigFile;
 use crate::upstream::Cloud;
-use crate::upstream::json_watch::JsonWatch;
+use crate::upstream::json_watch::{JsonWatch, WatchBroken};
 
 /// Name of the file in the folder of the durable copy.
 pub const FILE: &str = "host-network";
@@ -141,8 +141,9 @@ impl HostNetworkFollower {
     }
 
     async fn watch(&self, client: &HttpClient, path: &str, lasts: Duration) -> Result<(), String> {
-        let broken = |_| "the watch of the NodePool broke".to_owned();
-        let mut events = JsonWatch::open(client, path, lasts).await.map_err(broken)?;
+        let broken = |_: WatchBroken| "the watch of the NodePool broke".to_owned();
+        let opened = JsonWatch::open(client, path, lasts).await;
+        let mut events = opened.map_err(|refused| broken(refused.into()))?;
         while let Some((event, pool)) = events.next().await.map_err(broken)? {
             let is_gone = event == EventType::Deleted;
             self.data

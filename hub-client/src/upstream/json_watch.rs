@@ -17,9 +17,27 @@ pub(crate) struct JsonWatch {
     decoder: WatchDecoder,
 }
 
-/// A watch that could not be opened, broke, was silent for too long, or ended with an ERROR event. Events before it may be incomplete.
+/// Reason why a watch could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotOpened {
+    /// No answer came.
+    Unanswered,
+    /// The server answered with another status than 200.
+    Refused,
+}
+
+/// A watch that could not be opened, broke, was silent for too long, or ended with an ERROR event. Events before it may
+/// be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchBroken;
+
+// === impl WatchBroken ===
+
+impl From<NotOpened> for WatchBroken {
+    fn from(_: NotOpened) -> Self {
+        Self
+    }
+}
 
 // === impl JsonWatch ===
 
@@ -27,13 +45,13 @@ impl JsonWatch {
     /// Opens the watch at `path` (with its query), which asks for the duration `lasts`.
     ///
     /// # Errors
-    /// [`WatchBroken`] for any status but 200.
-    pub(crate) async fn open(client: &HttpClient, path: &str, lasts: Duration) -> Result<Self, WatchBroken> {
+    /// [`NotOpened`]; it tells a server that refuses from one that is away.
+    pub(crate) async fn open(client: &HttpClient, path: &str, lasts: Duration) -> Result<Self, NotOpened> {
         let mut request = Request::new(empty());
-        *request.uri_mut() = path.parse().map_err(|_| WatchBroken)?;
-        let response = client.send(request).await.map_err(|_| WatchBroken)?;
+        *request.uri_mut() = path.parse().map_err(|_| NotOpened::Unanswered)?;
+        let response = client.send(request).await.map_err(|_| NotOpened::Unanswered)?;
         if response.status() != StatusCode::OK {
-            return Err(WatchBroken);
+            return Err(NotOpened::Refused);
         }
         Ok(Self {
             body: WatchBody::of(client, response.map(pass), lasts),

@@ -23,12 +23,16 @@ use yurt_runtime::{Clock, TaskGroup};
 use crate::failures::Failures;
 use crate::health::{CloudReach, CoordinatorReach};
 use crate::pool::lease_client::{LeaseAnswer, LeaseClient, WATCH_LASTS, micro_time, renew_time};
-use crate::upstream::json_watch::{JsonWatch, WatchBroken};
+use crate::replicas::follower::Backoff;
+use crate::upstream::json_watch::{JsonWatch, NotOpened, WatchBroken};
 
 /// Maximum number of inputs queued for the machine.
 const INPUTS_MAX: usize = 64;
 /// Pause before a lease watch that ended is reopened.
 const REWATCH: Duration = Duration::from_millis(200);
+/// Maximum of the growing pause after refusals: below the duration of an election lease, whose renewals the watch shows. A
+/// hub that is no member is refused for as long as it runs.
+const REFUSED_MAX: Duration = Duration::from_secs(10);
 /// Maximum interval between two steps of the machine, even without a timer.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 /// Test only: time that the leader's tasks continue after their stop while the failpoint is set.
@@ -420,18 +424,30 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
     seen
 }
 
-/// Keeps a watch on the election lease open; every change becomes an input.
+/// Keeps a watch on the election lease open; every change becomes an input. A broken connection wakes the prober.
 async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: LastSeen, wake: Arc<Notify>) {
+    let mut backoff = Backoff::default();
     while !inputs.is_closed() {
-        if watch_once(&lease, &inputs, &last).await.is_err() {
-            wake.notify_one();
-        }
-        tokio::time::sleep(REWATCH).await;
+        let pause = match JsonWatch::open(lease.http(), &lease.watch_path(), WATCH_LASTS).await {
+            Ok(events) => {
+                backoff = Backoff::default();
+                if take_changes(events, &inputs, &last).await.is_err() {
+                    wake.notify_one();
+                }
+                REWATCH
+            }
+            Err(NotOpened::Unanswered) => {
+                backoff = Backoff::default();
+                wake.notify_one();
+                REWATCH
+            }
+            Err(NotOpened::Refused) => backoff.grow().min(REFUSED_MAX),
+        };
+        tokio::time::sleep(pause).await;
     }
 }
 
-async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Result<(), WatchBroken> {
-    let mut events = JsonWatch::open(lease.http(), &lease.watch_path(), WATCH_LASTS).await?;
+async fn take_changes(mut events: JsonWatch, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Result<(), WatchBroken> {
     while let Some((event, lease)) = events.next().await? {
         let seen = observe(lease, None, last);
         let input = match event {

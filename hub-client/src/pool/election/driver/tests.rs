@@ -1,8 +1,10 @@
 //! Inputs that the driver sends to the machine, and their order.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use yurt_runtime::http::client::{HttpClient, Protocol};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use yurt_runtime::http::client::{Dial, Duplex, HttpClient, Protocol};
+use yurt_runtime::tls::install_crypto_provider;
 
 use super::*;
 
@@ -93,4 +95,56 @@ fn write_without_an_answer_may_have_been_stored() {
     for error in [timeout(true), refused] {
         assert!(matches!(unanswered(&error), WriteOutcome::Refused), "{error}");
     }
+}
+
+/// Returns how often the lease watch is opened, and how often the prober is woken, within 30 s at a coordinator that
+/// sends `answer` and closes the connection.
+async fn openings_and_probes(answer: &'static str) -> (u32, u32) {
+    install_crypto_provider();
+    let opened = Arc::<AtomicU32>::default();
+    let openings = opened.clone();
+    let dial: Dial = Arc::new(move || {
+        openings.fetch_add(1, Ordering::SeqCst);
+        let (near, mut far) = tokio::io::duplex(64 << 10);
+        #[allow(clippy::disallowed_methods, reason = "ends with the test's runtime")]
+        drop(tokio::spawn(async move {
+            let mut request = [0; 4096];
+            assert!(far.read(&mut request).await.unwrap() > 0);
+            far.write_all(answer.as_bytes()).await.unwrap();
+        }));
+        let near: Box<dyn Duplex> = Box::new(near);
+        Box::pin(async move { Ok(near) })
+    });
+    let base = "http://coordinator".parse().unwrap();
+    let client = HttpClient::over(base, None, Protocol::Http1, IDLE_TICK, Some(dial)).unwrap();
+    let (inputs, _told) = mpsc::channel(INPUTS_MAX);
+    let wake = Arc::<Notify>::default();
+    let lease = LeaseClient::new(client, "kube-system", "yurthub");
+    let watching = watch_lease(lease, inputs, LastSeen::default(), wake.clone());
+    let mut probes = 0;
+    let probing = async {
+        loop {
+            wake.notified().await;
+            probes += 1;
+        }
+    };
+    let both = async { tokio::join!(watching, probing) };
+    assert!(tokio::time::timeout(Duration::from_secs(30), both).await.is_err());
+    (opened.load(Ordering::SeqCst), probes)
+}
+
+/// A hub that is no member asks for as long as it runs.
+#[tokio::test(start_paused = true)]
+async fn coordinator_that_refuses_the_lease_watch_is_asked_less_and_less() {
+    let (opened, probes) = openings_and_probes("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await;
+    assert!((4..=16).contains(&opened), "{opened} requests");
+    assert_eq!(probes, 0, "it is there");
+}
+
+/// The next leader has to notice a restart as soon as possible.
+#[tokio::test(start_paused = true)]
+async fn broken_lease_watch_is_reopened_soon_and_the_coordinator_probed() {
+    let (opened, probes) = openings_and_probes("").await;
+    assert!(opened > 100, "{opened} requests");
+    assert!(opened - probes <= 1, "{probes} probes");
 }
