@@ -9,7 +9,7 @@
 //! * `wire` (etcd's messages), `grpc` (their transport), `endpoints` (choice of the member),
 //! * `timeline` (revisions as RVs), `start` (finding the store), `revision_checkpoint` (highest position seen),
 //! * `txn` (transactions of this crate as etcd's), `load` (the complete state), `watch_loop` (the watch that publishes),
-//! * `read_index` (reads that reflect other coordinators' writes), `compact`.
+//! * `read_index` (reads that reflect other coordinators' writes), `write_health` (refused writes), `compact`.
 //!
 //! The RV of a value is the revision of its last write, in its timeline. Only the watch publishes, so readers see
 //! committed state in etcd's order. Lease renewals are ordinary writes here.
@@ -26,6 +26,7 @@ mod timeline;
 mod txn;
 mod watch_loop;
 mod wire;
+mod write_health;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::TaskGroup;
@@ -44,8 +46,9 @@ use endpoints::Endpoints;
 use grpc::CallError;
 use revision_checkpoint::RevisionCheckpoint;
 use timeline::Timeline;
-use txn::Layout;
+use txn::{Layout, Written};
 use watch_loop::WatchLoop;
+use write_health::WriteHealth;
 
 /// Time after which a writer is answered although the watch has not delivered its write yet: it is committed.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -125,6 +128,7 @@ struct EtcdState {
     doubted: Notify,
     /// Reason why the watch is not open; `None` if it is open.
     trouble: Mutex<Option<String>>,
+    writes: Mutex<WriteHealth>,
 }
 
 /// Identity of the store, and its present position.
@@ -189,6 +193,7 @@ impl Etcd {
                 asked: Notify::new(),
                 doubted: Notify::new(),
                 trouble: Mutex::new(None),
+                writes: Mutex::default(),
             }),
             tasks: tasks.clone(),
             compaction_interval: config.compaction_interval,
@@ -274,12 +279,12 @@ impl Storage for Etcd {
         Some(self.max_request_bytes.saturating_sub(REQUEST_OVERHEAD))
     }
 
-    /// Sends no request: the watch shows the state.
+    /// Sends no request: the watch and the writes of this process show the state.
     fn check(&self) -> BoxFuture<'_, Result<(), StorageError>> {
         let trouble = self.shared.trouble.lock().clone();
-        Box::pin(std::future::ready(
-            trouble.map_or(Ok(()), |why| Err(StorageError::Unavailable(why))),
-        ))
+        let is_open = trouble.map_or(Ok(()), |why| Err(StorageError::Unavailable(why)));
+        let checked = is_open.and_then(|()| self.shared.writes.lock().check(Instant::now()));
+        Box::pin(std::future::ready(checked))
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>> {
@@ -316,9 +321,9 @@ impl Identity {
 impl EtcdState {
     /// Executes one transaction; answers once this process has published it, too.
     async fn commit(&self, ops: &[Op], stop: &CancellationToken) -> Result<ResourceVersion, StorageError> {
-        let answer = self.endpoints.txn(&self.layout.request(ops)).await;
-        let answer = answer.map_err(|error| error::of_write(&error))?;
-        let written = self.layout.outcome(ops, &answer)?;
+        let written = self.transact(ops).await;
+        self.writes.lock().note(&written, Instant::now());
+        let written = written?;
         if written.is_new {
             let mut published = self.published.subscribe();
             let told = published.wait_for(|revision| *revision >= written.revision);
@@ -333,6 +338,12 @@ impl EtcdState {
             }
         }
         Ok(self.layout.rv(written.revision))
+    }
+
+    async fn transact(&self, ops: &[Op]) -> Result<Written, StorageError> {
+        let answer = self.endpoints.txn(&self.layout.request(ops)).await;
+        let answer = answer.map_err(|error| error::of_write(&error))?;
+        self.layout.outcome(ops, &answer)
     }
 
     /// Reads from etcd, linearizably, the store's identity and position. A contradiction wakes the watch.

@@ -342,6 +342,7 @@ mod tests {
             asked: Notify::new(),
             doubted: Notify::new(),
             trouble: Mutex::new(None),
+            writes: Mutex::default(),
         };
         let sink = Arc::new(Published::default());
         let watch_loop = WatchLoop {
