@@ -122,7 +122,11 @@ impl Report {
             why_no_coordinator: self.data.failures().why(COORDINATOR).unwrap_or_default(),
             incomplete: not(&complete),
             stale: not(&|name| self.data.is_fresh(name)),
-            leader: election.leader.clone(),
+            leader: if election.is_own_lease {
+                String::new()
+            } else {
+                election.leader.clone()
+            },
             leads: election.leadership.is_some(),
             cut_off: self.heartbeat.is_cut_off(),
         }
@@ -186,7 +190,11 @@ impl Report {
         let epoch = fence
             .map(|fence| fence.epoch)
             .or_else(|| status.as_ref().map(|status| status.epoch));
-        let leader = if election.leader.is_empty() {
+        let is_current = election.leadership.is_some() || self.coordinator_reachable();
+        let leader = if !is_current {
+            // The lease may have another holder since.
+            String::new()
+        } else if election.leader.is_empty() {
             status.map(|s| s.holder.clone()).unwrap_or_default()
         } else {
             election.leader

@@ -23,7 +23,7 @@ pub(crate) struct Facts {
     pub(crate) incomplete: Vec<String>,
     /// Pool-scope collections whose source is away or silent.
     pub(crate) stale: Vec<String>,
-    /// Holder of the election lease; empty if there is none.
+    /// Holder of the election lease, if it leads; empty if none does.
     pub(crate) leader: String,
     /// True if this hub leads.
     pub(crate) leads: bool,
@@ -91,10 +91,11 @@ impl Facts {
             let reason = if missing.is_empty() { good } else { bad };
             Condition::new(kind, Some(missing.is_empty()), reason, missing.join(", "))
         };
-        let leading = match (self.leads, self.leader.is_empty()) {
-            (true, _) => Condition::new("Leading", Some(true), "HoldsLease", String::new()),
-            (false, true) => Condition::new("Leading", Some(false), "NobodyLeads", String::new()),
-            (false, false) => Condition::new("Leading", Some(false), "AnotherLeads", self.leader.clone()),
+        let leading = match (self.leads, self.coordinator, self.leader.is_empty()) {
+            (true, ..) => Condition::new("Leading", Some(true), "HoldsLease", String::new()),
+            (false, Some(false), _) => Condition::new("Leading", None, "CoordinatorUnreachable", String::new()),
+            (false, _, true) => Condition::new("Leading", Some(false), "NobodyLeads", String::new()),
+            (false, _, false) => Condition::new("Leading", Some(false), "AnotherLeads", self.leader.clone()),
         };
         let (reason, status) = if self.cut_off {
             ("CloudDidNotTakeIt", true)
@@ -189,5 +190,19 @@ mod tests {
         for kind in ["CloudReachable", "CoordinatorReachable"] {
             assert_eq!(told(&now, kind).0, "Unknown");
         }
+    }
+
+    #[test]
+    fn holder_is_unknown_without_the_coordinator_unless_this_hub_leads() {
+        let mut conditions = Conditions::default();
+        let away = Facts {
+            coordinator: Some(false),
+            ..facts()
+        };
+        let now = conditions.observe(&away, at(0));
+        assert_eq!(told(&now, "Leading").0, "Unknown");
+        let leads = Facts { leads: true, ..away };
+        let now = conditions.observe(&leads, at(0));
+        assert_eq!(told(&now, "Leading").0, "True", "its lease has not expired yet");
     }
 }

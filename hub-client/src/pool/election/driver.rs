@@ -55,6 +55,8 @@ pub struct ElectionView {
     pub state: Option<HubState>,
     /// Identity of the leader as last seen; empty if there is none.
     pub leader: String,
+    /// True if that is this hub, which may not lead yet, or no longer.
+    pub is_own_lease: bool,
     /// This hub's leadership, if it leads.
     pub leadership: Option<Arc<Leadership>>,
     /// Number of times this hub became leader.
@@ -67,6 +69,7 @@ pub type StartLeading = Box<dyn Fn(&TaskGroup, Arc<Leadership>) + Send + Sync>;
 /// Driver of the election.
 pub struct Driver {
     machine: Arc<Mutex<Machine>>,
+    identity: String,
     ignore_own_clock: bool,
     request_timeout: Duration,
     clock: Clock,
@@ -140,11 +143,13 @@ impl Driver {
         tasks: TaskGroup,
     ) -> Result<Self, yurt_pool_protocol::election::ConfigError> {
         let (ignore_own_clock, request_timeout) = (config.ignore_own_clock, config.request_timeout());
+        let identity = config.identity.clone();
         let machine = Arc::new(Mutex::new(Machine::new(config)?));
         let inputs = mpsc::channel(INPUTS_MAX);
         let (last, leading) = (LastSeen::default(), None);
         Ok(Self {
             machine,
+            identity,
             ignore_own_clock,
             request_timeout,
             clock,
@@ -248,6 +253,7 @@ impl Driver {
             if view.state != Some(output.state) {
                 tracing::info!(state = ?output.state, leader, "Election state changed");
             }
+            view.is_own_lease = leader == self.identity;
             (view.state, view.leader) = (Some(output.state), leader);
             changed
         });

@@ -40,6 +40,25 @@ async fn drained_is_told_when_the_last_task_of_the_leadership_has_ended() {
     assert!(ended.load(Ordering::SeqCst), "the lease must not be given back before");
 }
 
+/// It holds the lease before its tasks start and after they ended.
+#[tokio::test]
+async fn own_lease_is_no_lease_of_another_leader() {
+    let mut driver = driver(&TaskGroup::new());
+    for (rv, holder) in [(1, "me"), (2, "another"), (3, "")] {
+        let output = driver.step(Input::Watched(Lease {
+            resource_version: ResourceVersion(rv),
+            holder_identity: holder.to_owned(),
+            lease_duration_seconds: 15,
+            renew_time: String::new(),
+            lease_transitions: 0,
+            fence: None,
+        }));
+        driver.carry_out(output);
+        let view = driver.view.borrow();
+        assert_eq!((view.leader.as_str(), view.is_own_lease), (holder, holder == "me"));
+    }
+}
+
 #[tokio::test]
 async fn store_of_the_coordinator_is_told_with_its_reachability() {
     let mut driver = driver(&TaskGroup::new());
