@@ -204,10 +204,12 @@ impl Metrics {
         self.election.set(figures);
     }
 
-    /// Everything in Prometheus' text format, with the figures as they were exported last.
-    pub(crate) fn render(&self) -> String {
-        self.disk.update();
-        self.render.render()
+    /// Everything in Prometheus' text format, with the figures that `export` sets. One scrape at a time.
+    pub(crate) fn scrape(&self, export: impl FnOnce()) -> String {
+        self.render.scrape(|| {
+            export();
+            self.disk.update();
+        })
     }
 }
 

@@ -244,6 +244,10 @@ impl Report {
     }
 
     fn render(&self) -> String {
+        self.metrics.registry.scrape(|| self.export())
+    }
+
+    fn export(&self) {
         let role = match self.hub_state() {
             HubState::LeaderHub => 1,
             HubState::FollowerHub => 2,
@@ -272,6 +276,5 @@ impl Report {
         self.metrics.failures.set(self.data.failures().count());
         let approval = self.approval.borrow().clone();
         self.metrics.filters.set(&approval.table, approval.waits_for.is_none());
-        self.metrics.registry.render()
     }
 }

@@ -11,11 +11,12 @@ use crate::registry::Authority;
 impl App {
     /// All metrics in Prometheus' text format.
     pub(crate) fn scrape(&self) -> String {
-        self.filters.fair_queues.export(&self.metrics);
-        self.export_barred();
-        self.export_collections();
-        self.export_election();
-        self.metrics.render()
+        self.metrics.scrape(|| {
+            self.filters.fair_queues.export(&self.metrics);
+            self.export_barred();
+            self.export_collections();
+            self.export_election();
+        })
     }
 
     /// Exports the nodes that may not hold the election lease.

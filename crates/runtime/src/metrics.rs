@@ -1,5 +1,8 @@
 //! One registry of Prometheus metrics per process, with the process' own resource usage.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Encoder as _, Gauge, Registry, TextEncoder};
@@ -9,6 +12,8 @@ use tracing::warn;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Held by the present scrape.
+    scraping: Arc<Mutex<()>>,
 }
 
 /// Reads /proc/self whenever the metrics are rendered.
@@ -35,6 +40,7 @@ impl Metrics {
     pub fn new() -> Self {
         let metrics = Metrics {
             registry: Registry::new(),
+            scraping: Arc::default(),
         };
         match ProcessCollector::new() {
             Ok(collector) => metrics.register(collector),
@@ -54,6 +60,15 @@ impl Metrics {
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// As [`Self::render`], after `export` has set the figures that are read at a scrape. One scrape at a time: an export
+    /// may empty series and fill them again.
+    #[must_use]
+    pub fn scrape(&self, export: impl FnOnce()) -> String {
+        let _one = self.scraping.lock();
+        export();
+        self.render()
     }
 
     /// All metrics in Prometheus' text format.
@@ -169,6 +184,15 @@ mod tests {
             assert!(value > 0.0 || name.contains("cpu"), "{line}");
         }
         assert!(text.contains("# TYPE process_cpu_seconds_total counter"));
+    }
+
+    /// Another one would render series that the first has emptied and not filled again.
+    #[test]
+    fn no_scrape_begins_while_another_one_exports() {
+        let metrics = Metrics::new();
+        let mut is_exclusive = false;
+        let _text = metrics.scrape(|| is_exclusive = metrics.clone().scraping.try_lock().is_none());
+        assert!(is_exclusive);
     }
 
     #[test]
