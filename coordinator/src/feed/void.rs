@@ -198,6 +198,7 @@ impl Feed {
         }
         self.replicas.remove(name).await?;
         let replica = self.replicas.add(name, old.objects().kind()).await?;
+        replica.collection().count_relists_on(old.objects());
         let new = match old.is_from_leader() {
             true => PoolCollection::from_leader(replica),
             false => PoolCollection::new(replica),

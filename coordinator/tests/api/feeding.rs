@@ -973,3 +973,20 @@ async fn voided_collection_is_fed_from_nothing_under_a_new_generation() {
     assert_eq!(told["items"].as_array().unwrap().len(), 1);
     assert_eq!(told["items"][0]["metadata"]["name"], "web");
 }
+
+#[tokio::test]
+async fn forced_relists_are_counted_on_after_a_void() {
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    for (generation, relists) in [(1, 1.0), (5_000_000, 2.0)] {
+        leader.snapshot("services", generation, 100, &[]).await.expect(200);
+        let foreign = format!("{SERVICES}?resourceVersion={}", 1_u64 << 62);
+        let told = server.node("n2").watch(&foreign).await.next().await;
+        assert_eq!(told.unwrap().object["code"], 410);
+        let text = server.admin().get("/metrics").await.expect(200);
+        let name = r#"yurt_coordinator_collection_relists_forced_total{collection="services"}"#;
+        assert_eq!(series(text.as_str().unwrap(), name), Some(relists));
+        server.admin().delete("/yurt/v1/feed/services").await.expect(200);
+    }
+}

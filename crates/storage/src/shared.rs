@@ -239,6 +239,12 @@ impl SharedCollection {
         self.relists_forced.load(Ordering::Relaxed)
     }
 
+    /// Continues the count of `former`, which this collection replaces.
+    pub fn count_relists_on(&self, former: &Self) {
+        self.relists_forced
+            .fetch_add(former.relists_forced(), Ordering::Relaxed);
+    }
+
     /// Counts a watch that ended with 410.
     pub(crate) fn count_forced_relist(&self) {
         self.relists_forced.fetch_add(1, Ordering::Relaxed);

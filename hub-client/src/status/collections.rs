@@ -45,11 +45,13 @@ pub(super) fn describe(data: &PoolData) -> Value {
 // === impl Collections ===
 
 impl Collections {
-    /// Sets the metrics for a scrape; `feed` is given while this hub leads.
+    /// Sets the metrics within a scrape; `feed` is given while this hub leads.
     pub(crate) fn set(&self, data: &PoolData, feed: Option<&FeedProgress>) {
-        // Series of removed replicas disappear.
+        // Series of removed replicas disappear. A replica that returns counts from zero.
         let numbers = [&self.complete, &self.fresh, &self.objects, &self.bytes, &self.source];
         numbers.into_iter().for_each(|one| one.reset());
+        let counters = [&self.switches, &self.oversized, &self.relists];
+        counters.into_iter().for_each(|one| one.reset());
         let measures = [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds];
         measures.into_iter().for_each(|one| one.reset());
         for replica in data.pool_replicas() {
@@ -72,13 +74,10 @@ impl Collections {
                 let labels = &[replica.name(), source.as_str()];
                 self.source.with_label_values(labels).set(is_it);
             }
-            let raise = |counter: &IntCounterVec, to: u64| {
-                let counter = counter.with_label_values(name);
-                counter.inc_by(to.saturating_sub(counter.get()));
-            };
-            raise(&self.switches, state.switches);
-            raise(&self.oversized, state.oversized.0);
-            raise(&self.relists, replica.collection().relists_forced());
+            let count = |counter: &IntCounterVec, total| counter.with_label_values(name).inc_by(total);
+            count(&self.switches, state.switches);
+            count(&self.oversized, state.oversized.0);
+            count(&self.relists, replica.collection().relists_forced());
             if let Some(feed) = feed {
                 self.set_lag(replica.name(), rv, feed);
             }
@@ -91,5 +90,41 @@ impl Collections {
         let seconds = lag.map_or(f64::INFINITY, |lag| lag.time.as_secs_f64());
         self.lag_versions.with_label_values(&[name]).set(versions);
         self.lag_seconds.with_label_values(&[name]).set(seconds);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_runtime::Clock;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    const SERVICES: &str = "services";
+
+    fn pool_data(folder: &TestDir) -> PoolData {
+        PoolData::open(folder.path(), "hangzhou", usize::MAX, Clock::system()).unwrap()
+    }
+
+    /// A resource may leave the pool's scope and return.
+    #[test]
+    fn counters_of_a_collection_that_returns_begin_again() {
+        let folder = TestDir::new();
+        let (data, metrics) = (pool_data(&folder), Metrics::new().unwrap());
+        let switches = || {
+            metrics.collections.set(&data, None);
+            metrics.collections.switches.with_label_values(&[SERVICES]).get()
+        };
+        let change_source = || {
+            data.sources().confirmed(SERVICES, Source::Cloud);
+            data.sources().confirmed(SERVICES, Source::Coordinator);
+        };
+        change_source();
+        change_source();
+        assert_eq!(switches(), 3);
+        data.sources().remove(SERVICES);
+        change_source();
+        assert_eq!(switches(), 1);
     }
 }
