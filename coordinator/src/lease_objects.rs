@@ -5,7 +5,8 @@ use std::time::Duration;
 use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::{Object, json_text};
-use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE};
+use yurt_pool_protocol::heartbeat::forward::is_relayed;
+use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION};
 use yurt_pool_protocol::names::NODE_LEASES;
 
 /// Name of the collection.
@@ -20,7 +21,10 @@ pub(crate) fn is_of_node(lease: &Object) -> bool {
 
 /// True if the leader has to forward this node's heartbeats to the cloud.
 pub(crate) fn is_delegated(lease: &Object) -> bool {
-    is_of_node(lease) && lease.annotation(DELEGATE_HEARTBEAT_ANNOTATION).as_deref() == Some(DELEGATE_HEARTBEAT_VALUE)
+    let is_delegated = || lease.annotation(DELEGATE_HEARTBEAT_ANNOTATION).as_deref() == Some(DELEGATE_HEARTBEAT_VALUE);
+    let relayed = || MicroTime::parse(&lease.annotation(RELAYED_ANNOTATION)?).ok();
+    let is_relayed = || is_relayed(renew_time(Some(lease)).map(Into::into), relayed().map(Into::into));
+    is_of_node(lease) && is_delegated() && !is_relayed()
 }
 
 /// Key of the object below the storage key `key`, if it is a lease that the guard covers.
@@ -55,4 +59,31 @@ pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
 /// `renewTime` of a stored lease.
 pub(crate) fn renew_time(lease: Option<&Object>) -> Option<MicroTime> {
     LeaseSpec::from_object(lease?).ok()?.renew_time
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use yurt_apimachinery::kind::find_kind;
+
+    use super::*;
+
+    fn beat(relayed: Option<&str>) -> Object {
+        let annotations = json!({"openyurt.io/delegate-heartbeat": "true", "openyurt.io/relayed": relayed});
+        let lease = json!({
+            "metadata": {"namespace": NODE_LEASES, "name": "n1", "annotations": annotations},
+            "spec": {"holderIdentity": "n1", "renewTime": "2026-11-20T10:01:00.000000Z"},
+        });
+        Object::from_value(lease, find_kind(RESOURCE.0, RESOURCE.1).expect("leases are built in")).expect("a lease")
+    }
+
+    #[test]
+    fn leader_does_not_forward_what_a_relay_delivers() {
+        assert!(is_delegated(&beat(None)));
+        assert!(!is_delegated(&beat(Some("2026-11-20T10:01:00.000000Z"))));
+        assert!(
+            is_delegated(&beat(Some("2026-11-20T10:00:00.000000Z"))),
+            "the relay has ended"
+        );
+    }
 }

@@ -4,6 +4,8 @@
 //! leader: it forwards beats of cut-off nodes from the coordinator to the cloud. Neither invents a beat: every
 //! heartbeat in the cloud has a kubelet renewal behind it that is younger than one lease duration.
 
+use yurt_apimachinery::time::MicroTime;
+
 pub mod forward;
 pub mod own;
 
@@ -21,3 +23,10 @@ pub const DELEGATE_HEARTBEAT_VALUE: &str = "true";
 /// A point in wall-clock time as Leases hold it: microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixMicros(pub i64);
+
+impl From<MicroTime> for UnixMicros {
+    fn from(time: MicroTime) -> Self {
+        let (secs, nanos) = time.unix();
+        Self(secs * 1_000_000 + i64::from(nanos / 1000))
+    }
+}

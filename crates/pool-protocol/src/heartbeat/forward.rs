@@ -61,14 +61,6 @@ impl PoolLease {
     fn is_older_than(&self, other: &PoolLease) -> bool {
         self.renew_time < other.renew_time
     }
-
-    fn is_relayed(&self) -> bool {
-        let (Some(renewed), Some(relayed)) = (self.renew_time, self.relayed) else {
-            return false;
-        };
-        let age = renewed.0.checked_sub(relayed.0).and_then(|age| u64::try_from(age).ok());
-        age.is_some_and(|age| Duration::from_micros(age) < RELAYED_FRESH)
-    }
 }
 
 // === impl Forwarder ===
@@ -184,7 +176,11 @@ impl Node {
     }
 
     fn is_wanted(&self) -> bool {
-        self.lease.is_delegated && !self.lease.is_relayed() && !self.is_spent && !self.is_working && !self.is_gone
+        self.lease.is_delegated
+            && !is_relayed(self.lease.renew_time, self.lease.relayed)
+            && !self.is_spent
+            && !self.is_working
+            && !self.is_gone
     }
 
     fn enqueue(&mut self, name: &str, queue: &mut VecDeque<String>) {
@@ -193,6 +189,16 @@ impl Node {
             queue.push_back(name.to_owned());
         }
     }
+}
+
+/// True if a relay delivered a beat at `relayed`, so shortly before the one at `renewed` that the leader does not forward
+/// that one.
+pub fn is_relayed(renewed: Option<UnixMicros>, relayed: Option<UnixMicros>) -> bool {
+    let (Some(renewed), Some(relayed)) = (renewed, relayed) else {
+        return false;
+    };
+    let age = renewed.0.checked_sub(relayed.0).and_then(|age| u64::try_from(age).ok());
+    age.is_some_and(|age| Duration::from_micros(age) < RELAYED_FRESH)
 }
 
 /// Returns the renewTime to PATCH (with the resourceVersion just read) into a cloud lease that shows `cloud`. It comes
