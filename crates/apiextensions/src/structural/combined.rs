@@ -43,12 +43,13 @@ impl Combined {
         (!is_alone || combined.not.is_some()).then_some(combined)
     }
 
-    /// Adds the faults; returns the number of checked parts, as [`check`] does.
-    pub(super) fn check(&self, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut ErrorList) -> usize {
+    /// Adds the faults; returns the number of checked parts, as [`check`] does. Alternatives judge the whole value: a
+    /// member that an update keeps may still be the one that decides between them.
+    pub(super) fn check(&self, path: &mut Path, value: &Value, errors: &mut ErrorList) -> usize {
         let shown = path.shown().into_owned();
         let mut judge = |node: &Node| {
             let mut verdict = AlternativeResult::default();
-            verdict.matched = check(node, path, value, old, &mut verdict.errors);
+            verdict.matched = check(node, path, value, None, &mut verdict.errors);
             verdict
         };
         let refuse = |errors: &mut ErrorList, what: String| {

@@ -137,6 +137,18 @@ fn an_update_answers_only_for_what_it_changes() {
     assert_eq!(schema.validate(&worse, Some(&old)).len(), 1);
 }
 
+#[test]
+fn an_update_is_judged_whole_by_composed_schemas() {
+    let schema = spec(&json!({"type": "object", "properties": {"kind": {"type": "string"}, "size": {"type": "integer"}},
+        "oneOf": [{"properties": {"kind": {"enum": ["A"]}}}, {"properties": {"kind": {"enum": ["B"]}}}],
+        "not": {"properties": {"kind": {"enum": ["Legacy"]}}}}));
+    let of = |kind: &str, size: u8| json!({"spec": {"kind": kind, "size": size}});
+    assert!(schema.validate(&of("A", 2), Some(&of("A", 1))).is_empty());
+    assert_eq!(schema.validate(&of("C", 2), Some(&of("A", 1))).len(), 2);
+    let any = spec(&json!({"type": "object", "anyOf": [{"properties": {"kind": {"enum": ["A"]}}}]}));
+    assert!(!any.validate(&of("C", 2), Some(&of("C", 1))).is_empty());
+}
+
 fn values() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -112,7 +112,7 @@ pub(super) fn check(node: &Node, path: &mut Path, value: &Value, old: Option<&Va
     // Rules for every value: the enumeration, alternatives (counted twice), and the schema itself.
     let mut count = 4 + usize::from(is_typed) + usize::from(is_typed && type_fits);
     if let Some(combined) = &node.combined {
-        count += combined.check(path, value, old, errors);
+        count += combined.check(path, value, errors);
     }
     count += match value {
         Value::String(text) => {
