@@ -14,7 +14,7 @@ const TYPE_AND_META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 /// Removes unknown fields, and returns their paths.
 pub(super) fn prune(object: &mut Value, node: &Node) -> Vec<String> {
     let mut unknown = Unknown::default();
-    walk(object, Some(node), &mut unknown);
+    walk(object, Some(node), false, &mut unknown);
     unknown.named.sort();
     unknown.named
 }
@@ -45,28 +45,29 @@ impl Unknown {
     }
 }
 
-/// `None`: nothing is known of the value.
-fn walk(value: &mut Value, node: Option<&Node>, unknown: &mut Unknown) {
+/// `None`: nothing is known of the value. A list that preserves unknown fields `keeps` those of its items; the members
+/// that a schema lists are pruned by their own.
+fn walk(value: &mut Value, node: Option<&Node>, keeps: bool, unknown: &mut Unknown) {
+    let keeps = keeps || node.is_some_and(|node| node.preserves);
     match value {
-        Value::Object(members) => walk_members(members, node, unknown),
+        Value::Object(members) => walk_members(members, node, keeps, unknown),
         Value::Array(items) => {
-            let (inner, keeps) = match node {
-                Some(node) if node.preserves => (node.items.as_deref(), true),
-                Some(node) => (node.items.as_deref(), false),
-                None => (None, false),
-            };
+            let inner = node.and_then(|node| node.items.as_deref());
             if keeps && inner.is_none() {
                 return;
             }
             for (index, item) in items.iter_mut().enumerate() {
-                unknown.at(|path| path.enter_item(index), |unknown| walk(item, inner, unknown));
+                unknown.at(
+                    |path| path.enter_item(index),
+                    |unknown| walk(item, inner, keeps, unknown),
+                );
             }
         }
         _ => {}
     }
 }
 
-fn walk_members(members: &mut Map<String, Value>, node: Option<&Node>, unknown: &mut Unknown) {
+fn walk_members(members: &mut Map<String, Value>, node: Option<&Node>, keeps: bool, unknown: &mut Unknown) {
     members.retain(|name, value| {
         let is_meta = TYPE_AND_META.contains(&name.as_str());
         let Some(node) = node else {
@@ -80,13 +81,13 @@ fn walk_members(members: &mut Map<String, Value>, node: Option<&Node>, unknown: 
             (Some(property), _) => Some(property),
             (None, Additional::Each(each)) => Some(&**each),
             (None, Additional::Any) => None,
-            (None, Additional::None) if node.preserves => return true,
+            (None, Additional::None) if keeps => return true,
             (None, Additional::None) => {
                 unknown.name(name);
                 return false;
             }
         };
-        unknown.at(|path| path.enter(name), |unknown| walk(value, inner, unknown));
+        unknown.at(|path| path.enter(name), |unknown| walk(value, inner, false, unknown));
         true
     });
 }

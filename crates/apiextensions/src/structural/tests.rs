@@ -46,6 +46,23 @@ fn unknown_fields_go_and_are_named() {
 }
 
 #[test]
+fn items_of_a_list_that_preserves_unknown_fields_keep_them() {
+    let schema = spec(
+        &json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"type": "object", "properties": {
+            "strict": {"type": "object", "properties": {"c": {"type": "string"}}}}}}),
+    );
+    let mut object = json!({"spec": [{"a": 1, "b": {"c": 2}, "strict": {"c": "1", "odd": 1}}]});
+    assert_eq!(schema.shape(&mut object), ["spec[0].strict.odd"]);
+    assert_eq!(object, json!({"spec": [{"a": 1, "b": {"c": 2}, "strict": {"c": "1"}}]}));
+    let lists = spec(
+        &json!({"x-kubernetes-preserve-unknown-fields": true, "items": {"items": {"type": "object"}}, "type": "array"}),
+    );
+    let mut object = json!({"spec": [[{"a": 1}]]});
+    assert!(lists.shape(&mut object).is_empty());
+    assert_eq!(object, json!({"spec": [[{"a": 1}]]}));
+}
+
+#[test]
 fn defaults_stand_for_what_is_left_out_and_for_nulls() {
     let schema = spec(&json!({"type": "object", "default": {}, "properties": {
         "a": {"type": "integer", "default": 1},
@@ -139,9 +156,11 @@ fn an_update_answers_only_for_what_it_changes() {
 
 #[test]
 fn an_update_is_judged_whole_by_composed_schemas() {
-    let schema = spec(&json!({"type": "object", "properties": {"kind": {"type": "string"}, "size": {"type": "integer"}},
+    let schema = spec(
+        &json!({"type": "object", "properties": {"kind": {"type": "string"}, "size": {"type": "integer"}},
         "oneOf": [{"properties": {"kind": {"enum": ["A"]}}}, {"properties": {"kind": {"enum": ["B"]}}}],
-        "not": {"properties": {"kind": {"enum": ["Legacy"]}}}}));
+        "not": {"properties": {"kind": {"enum": ["Legacy"]}}}}),
+    );
     let of = |kind: &str, size: u8| json!({"spec": {"kind": kind, "size": size}});
     assert!(schema.validate(&of("A", 2), Some(&of("A", 1))).is_empty());
     assert_eq!(schema.validate(&of("C", 2), Some(&of("A", 1))).len(), 2);
