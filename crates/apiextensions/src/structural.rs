@@ -26,6 +26,7 @@ use yurt_apimachinery::status::ErrorList;
 
 mod combined;
 mod formats;
+mod lists;
 mod path;
 mod shape;
 mod unsupported;
@@ -81,6 +82,12 @@ pub enum Additional {
 /// All JSON types.
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
+/// The texts of a list.
+fn words(list: &Value) -> Vec<String> {
+    let words = list.as_array().into_iter().flatten();
+    words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
+}
+
 // === impl Structural ===
 
 impl Structural {
@@ -103,10 +110,15 @@ impl Structural {
     }
 
     /// Errors in the values of an object, with kube-apiserver's texts. Values that an update leaves as they were in
-    /// `old` are accepted.
+    /// `old` are accepted. Items that occur twice are accepted if `old` has any such items.
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = ErrorList::default();
         validate::check(&self.0, &mut Path::default(), object, old, &mut errors);
+        let repeated = lists::repeated(&self.0, object);
+        let is_new = |old| lists::repeated(&self.0, old).is_empty();
+        if !repeated.is_empty() && old.is_none_or(is_new) {
+            errors.append(repeated);
+        }
         errors
     }
 

@@ -143,7 +143,8 @@ pub(super) fn fill(value: &mut Value, node: &Node) {
     }
 }
 
-fn member<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
+/// The schema of a member; `None` if nothing is known of it.
+pub(super) fn member<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     match &node.additional {
         Additional::Each(each) => node.properties.get(name).or(Some(each)),
         Additional::Any | Additional::None => node.properties.get(name),

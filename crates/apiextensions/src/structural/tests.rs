@@ -154,6 +154,56 @@ fn an_update_answers_only_for_what_it_changes() {
     assert_eq!(schema.validate(&worse, Some(&old)).len(), 1);
 }
 
+/// Lists with items of type integer, or with a member `v` of that type.
+fn lists(list_type: &str) -> Structural {
+    spec(&match list_type {
+        "" => json!({"type": "array", "items": {"type": "integer"}}),
+        "map" => json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+            "items": {"type": "object", "properties": {"k": {"type": "string"}, "v": {"type": "integer"}}}}),
+        list_type => json!({"type": "array", "x-kubernetes-list-type": list_type, "items": {"type": "integer"}}),
+    })
+}
+
+#[test]
+fn an_update_of_a_list_answers_only_for_the_items_it_changes() {
+    for (list_type, old, new, faults) in [
+        ("", json!(["wrong", 1]), json!(["wrong", 2]), 0),
+        ("", json!(["wrong", 1]), json!([1, "wrong"]), 1),
+        (
+            "map",
+            json!([{"k": "a", "v": "wrong"}]),
+            json!([{"k": "b"}, {"k": "a", "v": "wrong"}]),
+            0,
+        ),
+        (
+            "map",
+            json!([{"k": "a", "v": "wrong"}]),
+            json!([{"k": "b", "v": "wrong"}]),
+            1,
+        ),
+        (
+            "map",
+            json!([{"k": "a", "v": "wrong"}]),
+            json!([{"k": "a", "v": "other"}]),
+            1,
+        ),
+        ("set", json!(["wrong", 1]), json!(["wrong", 2]), 1),
+        ("atomic", json!(["wrong", 1]), json!(["wrong", 2]), 1),
+    ] {
+        let (old, new) = (json!({ "spec": old }), json!({ "spec": new }));
+        let found = lists(list_type).validate(&new, Some(&old));
+        assert_eq!(found.len(), faults, "{list_type}: {old} -> {new}");
+    }
+}
+
+#[test]
+fn an_object_that_repeats_an_item_may_go_on_to_do_so() {
+    let set = lists("set");
+    let of = |items: &[u8]| json!({ "spec": items });
+    assert!(set.validate(&of(&[1, 1, 2, 2]), Some(&of(&[1, 1]))).is_empty());
+    assert_eq!(set.validate(&of(&[1, 2, 2]), Some(&of(&[1, 2]))).len(), 1);
+}
+
 #[test]
 fn an_update_is_judged_whole_by_composed_schemas() {
     let schema = spec(

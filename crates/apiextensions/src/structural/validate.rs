@@ -4,9 +4,9 @@ use regex_lite::Regex;
 use serde_json::Value;
 
 use super::formats::Format;
+use super::lists::ListType;
 use super::path::Path;
 use super::{Additional, Node};
-use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::text::go_quote;
 
@@ -30,18 +30,7 @@ pub struct Limits {
     max_items: Option<u64>,
     min_properties: Option<u64>,
     max_properties: Option<u64>,
-    unique: Unique,
-}
-
-/// Uniqueness rule for the items of a list.
-#[derive(Debug, Default)]
-enum Unique {
-    #[default]
-    No,
-    /// Equal items.
-    Items,
-    /// Items with equal values of these members.
-    Keys(Vec<String>),
+    list_type: ListType,
 }
 
 /// Field of faults that have no field in upstream: the message names the place.
@@ -52,11 +41,15 @@ pub(super) const NOWHERE: &str = "<nil>";
 impl Limits {
     /// Identity of the items of a list: `None` if the list is atomic, no keys if items are their own identity.
     pub fn item_keys(&self) -> Option<&[String]> {
-        match &self.unique {
-            Unique::No => None,
-            Unique::Items => Some(&[]),
-            Unique::Keys(keys) => Some(keys),
+        match &self.list_type {
+            ListType::Unset | ListType::Atomic => None,
+            ListType::Set => Some(&[]),
+            ListType::Map(keys) => Some(keys),
         }
+    }
+
+    pub(super) fn list_type(&self) -> &ListType {
+        &self.list_type
     }
 
     /// True if the schema names a format for texts.
@@ -66,12 +59,8 @@ impl Limits {
 
     pub(super) fn of(schema: &Value) -> Self {
         let count = |name: &str| schema[name].as_u64();
-        let words = |name: &str| {
-            let words = schema[name].as_array().into_iter().flatten();
-            words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
-        };
         Self {
-            required: words("required"),
+            required: super::words(&schema["required"]),
             allowed: schema["enum"].as_array().cloned().unwrap_or_default(),
             minimum: schema["minimum"].as_f64(),
             exclusive_minimum: schema["exclusiveMinimum"] == true,
@@ -87,11 +76,7 @@ impl Limits {
             max_items: count("maxItems"),
             min_properties: count("minProperties"),
             max_properties: count("maxProperties"),
-            unique: match schema["x-kubernetes-list-type"].as_str() {
-                Some("set") => Unique::Items,
-                Some("map") => Unique::Keys(words("x-kubernetes-list-map-keys")),
-                _ => Unique::No,
-            },
+            list_type: ListType::of(schema),
         }
     }
 }
@@ -123,7 +108,7 @@ pub(super) fn check(node: &Node, path: &mut Path, value: &Value, old: Option<&Va
             check_number(node, &path.shown(), value, errors);
             2
         }
-        Value::Array(items) => 2 + check_items(node, path, items, errors),
+        Value::Array(items) => 2 + check_items(node, path, items, old, errors),
         _ => 0,
     };
     check_allowed(&node.limits, &path.shown(), value, errors);
@@ -227,11 +212,14 @@ fn check_number(node: &Node, path: &str, value: &Value, errors: &mut ErrorList) 
     }
 }
 
-fn check_items(node: &Node, path: &mut Path, items: &[Value], errors: &mut ErrorList) -> usize {
+fn check_items(node: &Node, path: &mut Path, items: &[Value], old: Option<&Value>, errors: &mut ErrorList) -> usize {
     let mut matched = 0;
     if let Some(inner) = &node.items {
+        let list_type = node.limits.list_type();
+        let before = list_type.before(old);
         for (index, item) in items.iter().enumerate() {
-            matched += path.item(index, |path| check(inner, path, item, None, errors));
+            let old = before.item(list_type, index, item);
+            matched += path.item(index, |path| check(inner, path, item, old, errors));
         }
     }
     let shown = path.shown().into_owned();
@@ -243,22 +231,6 @@ fn check_items(node: &Node, path: &mut Path, items: &[Value], errors: &mut Error
     if let Some(most) = node.limits.max_items.filter(|most| count > *most) {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         errors.push(FieldError::too_many(shown.as_str(), items.len(), most));
-    }
-    let id = |item: &Value| match &node.limits.unique {
-        Unique::No => None,
-        Unique::Items => Some(item.clone()),
-        Unique::Keys(keys) => {
-            let members = keys
-                .iter()
-                .filter_map(|key| Some((key.clone(), item.get(key)?.clone())));
-            Some(Value::Object(inserted(members)))
-        }
-    };
-    let mut seen = std::collections::HashSet::new();
-    for (index, item) in items.iter().enumerate() {
-        if let Some(id) = id(item).filter(|id| !seen.insert(id.to_string())) {
-            errors.push(FieldError::duplicate(format!("{shown}[{index}]"), id));
-        }
     }
     matched
 }
