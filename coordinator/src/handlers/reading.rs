@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use serde_json::Value;
-use yurt_apiextensions::structural::Structural;
 use yurt_apimachinery::gvr::GroupKind;
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
@@ -36,15 +35,10 @@ pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, St
     };
     let content_type = call.header(http::header::CONTENT_TYPE);
     let object = read(&expected, content_type, &call.body, validation, &call.warnings)?;
-    let Some(schema) = call
-        .resource
-        .structural
-        .as_ref()
-        .filter(|_| expected.check(&object).is_ok())
-    else {
+    if message(&call.resource).is_some() || expected.check(&object).is_err() {
         return Ok(object);
-    };
-    shaped(schema, object, validation, &call.warnings).map_err(|why| {
+    }
+    custom(&call.resource, object, validation, &call.warnings).map_err(|why| {
         let (name, version) = (&kind.kind, &kind.version);
         Status::bad_request(format!(
             "{name} in version \"{version}\" cannot be handled as a {name}: {why}"
@@ -52,17 +46,30 @@ pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, St
     })
 }
 
-/// Prunes and defaults an object by the schema of its kind, with a warning about unknown fields.
-fn shaped(
-    schema: &Structural,
+/// Reads an object of a kind without a built-in type: metadata by its type, and the rest by the kind's schema, which
+/// prunes and defaults. Warns about unknown fields.
+fn custom(
+    resource: &Resource,
     mut object: Value,
     validation: FieldValidation,
     warnings: &Warnings,
 ) -> Result<Value, String> {
-    let unknown = schema.shape(&mut object);
-    let faults = unknown.into_iter().map(|path| format!("unknown field \"{path}\""));
-    let faults = faults.collect();
+    let mut faults = read_metadata(&mut object)?;
+    if let Some(schema) = &resource.structural {
+        let unknown = schema.shape(&mut object).into_iter();
+        faults.extend(unknown.map(|path| format!("unknown field \"{path}\"")));
+    }
     settle(warnings, Typed { object, faults }, validation)
+}
+
+/// Drops unknown fields of metadata, and returns the faults. The error is the reason why it is no metadata.
+fn read_metadata(object: &mut Value) -> Result<Vec<String>, String> {
+    let Some(metadata) = object.get_mut("metadata").filter(|metadata| !metadata.is_null()) else {
+        return Ok(Vec::new());
+    };
+    let read = typed::read_metadata(metadata).map_err(|error| error.to_string())?;
+    *metadata = read.object;
+    Ok(read.faults)
 }
 
 /// Parses a body of the expected kind, in any format. A body of another kind, or of a kind without a known type, is
@@ -181,11 +188,8 @@ pub(super) fn patched(
     let resource = &call.resource;
     check_extent(resource, &object)?;
     let Some(message) = message(resource) else {
-        let Some(schema) = &resource.structural else {
-            return Ok(object);
-        };
         let before = shown(&object);
-        return shaped(schema, object, validation, &call.warnings).map_err(|why| {
+        return custom(resource, object, validation, &call.warnings).map_err(|why| {
             let error = FieldError::invalid("patch", before, &why);
             Status::invalid(&GroupKind::default(), "", &error.into())
         });
@@ -218,19 +222,25 @@ pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Statu
     check_extent(resource, &object)?;
     let Some(message) = message(resource) else {
         let mut object = object;
+        if let Err(why) = read_metadata(&mut object) {
+            return Err(not_converted(resource, &object, &why));
+        }
         if let Some(schema) = &resource.structural {
             schema.shape(&mut object);
         }
         return Ok(object);
     };
     let read = typed::read(object.to_string().as_bytes(), message);
-    read.map(|read| read.object).map_err(|error| {
-        let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
-        let kind = resource.kind.gvk();
-        let kind = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
-        let why = format!("failed to convert new object ({namespace}/{name}; {kind}) to proper version: {error}");
-        Status::failure(500, "", why)
-    })
+    read.map(|read| read.object)
+        .map_err(|error| not_converted(resource, &object, &error))
+}
+
+fn not_converted(resource: &Resource, object: &Value, why: &dyn std::fmt::Display) -> Status {
+    let (namespace, name) = (meta::text(object, "namespace"), meta::text(object, "name"));
+    let kind = resource.kind.gvk();
+    let kind = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
+    let why = format!("failed to convert new object ({namespace}/{name}; {kind}) to proper version: {why}");
+    Status::failure(500, "", why)
 }
 
 fn message(resource: &Resource) -> Option<schema::Message> {

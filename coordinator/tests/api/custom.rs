@@ -617,6 +617,66 @@ async fn schemas_are_enforced_on_every_kind_of_write() {
 }
 
 #[tokio::test]
+async fn metadata_of_custom_resources_has_the_types_of_metadata() {
+    let (_declared, admin) = strict_widgets().await;
+    let with = |metadata: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": metadata, "spec": {"color": "red"}});
+    let cannot = |found: &str, field: &str, ty: &str| {
+        format!("json: cannot unmarshal {found} into Go struct field ObjectMeta.{field} of type {ty}")
+    };
+    for (metadata, why) in [
+        (
+            json!({"name": "w", "generateName": 5}),
+            cannot("number", "generateName", "string"),
+        ),
+        (
+            json!({"name": "w", "labels": {"a": 1}}),
+            cannot("number", "labels", "string"),
+        ),
+        (
+            json!({"name": "w", "finalizers": "x"}),
+            cannot("string", "finalizers", "[]string"),
+        ),
+        (
+            json!(["w"]),
+            "json: cannot unmarshal array into Go value of type v1.ObjectMeta".to_owned(),
+        ),
+    ] {
+        let refused = admin.post(WIDGETS, &with(metadata)).await.expect(400);
+        let want = format!("Widget in version \"v1\" cannot be handled as a Widget: {why}");
+        assert_eq!(refused["message"], want);
+    }
+
+    let odd = with(json!({"name": "w", "odd": 1, "kind": "x"}));
+    let strict = admin.post(&format!("{WIDGETS}?fieldValidation=Strict"), &odd).await;
+    let message = strict.expect(400)["message"].as_str().unwrap().to_owned();
+    let want = "strict decoding error: unknown field \"metadata.kind\", unknown field \"metadata.odd\"";
+    assert!(message.ends_with(want), "{message}");
+    let told = admin.post(WIDGETS, &odd).await;
+    assert_eq!(
+        told.header("warning"),
+        Some("299 - \"unknown field \\\"metadata.kind\\\"\"")
+    );
+    let created = told.expect(201);
+    assert!(created["metadata"].get("odd").is_none() && created["metadata"].get("kind").is_none());
+
+    let path = format!("{WIDGETS}/w");
+    let refused = admin
+        .patch("merge", &path, &json!({"metadata": {"labels": {"a": 1}}}))
+        .await;
+    let message = refused.expect(422)["message"].as_str().unwrap().to_owned();
+    assert!(message.ends_with(&cannot("number", "labels", "string")), "{message}");
+    let patched = admin
+        .merge(&path, &json!({"metadata": {"odd": 1, "labels": {"a": "b"}}}))
+        .await
+        .expect(200);
+    assert_eq!(patched["metadata"]["labels"], json!({"a": "b"}));
+    assert!(patched["metadata"].get("odd").is_none());
+    let mut put = patched;
+    put["metadata"]["annotations"] = json!({"a": true});
+    admin.put(&path, &put).await.expect(400);
+}
+
+#[tokio::test]
 async fn what_was_valid_once_is_no_obstacle_to_other_changes() {
     let (declared, admin) = strict_widgets().await;
     let old = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w1"}, "spec": {"color": "red", "size": 9}});

@@ -80,6 +80,12 @@ pub fn find(group: &str, version: &str, kind: &str) -> Option<Message> {
     found.map(|root| Message(root.3))
 }
 
+/// The field `metadata` of every object.
+pub fn metadata() -> Field {
+    let metadata = find("", "v1", "ConfigMap").and_then(|message| message.field("metadata"));
+    metadata.expect("the table has the metadata of built-in kinds")
+}
+
 /// All outermost kinds: group, version, kind, type.
 pub fn roots() -> impl Iterator<Item = (&'static str, &'static str, &'static str, Message)> {
     table::ROOTS

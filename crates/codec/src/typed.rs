@@ -16,7 +16,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
-use crate::schema::{Field, FieldType, Message};
+use crate::schema::{self, Field, FieldType, Message};
 use yurt_apimachinery::nesting;
 
 mod conforms;
@@ -63,13 +63,25 @@ pub fn read(text: &[u8], message: Message) -> Result<Typed, TypedError> {
         Err(_) => reader.read(serde_json::Deserializer::from_slice(text), message),
     };
     let object = read.map_err(TypedError::Syntax)?;
-    match reader.mistake {
-        Some(mistake) => Err(TypedError::Type(mistake)),
-        None => Ok(Typed {
-            object,
-            faults: reader.faults,
-        }),
-    }
+    reader.typed(object)
+}
+
+/// Reads the metadata of an object whose other members have no types here. Paths of faults begin with `metadata`.
+///
+/// # Errors
+///
+/// A value of another type than its field has.
+pub fn read_metadata(metadata: &Value) -> Result<Typed, TypedError> {
+    let mut reader = Reader {
+        path: "metadata".to_owned(),
+        ..Reader::default()
+    };
+    let slot = Slot {
+        reader: &mut reader,
+        expected: Expected::Element(schema::metadata()),
+    };
+    let object = slot.deserialize(metadata).map_err(TypedError::Syntax)?;
+    reader.typed(object)
 }
 
 /// Position of the reader, and its findings.
@@ -140,6 +152,16 @@ impl Reader {
         let object = slot.deserialize(&mut text)?;
         text.end()?;
         Ok(object)
+    }
+
+    fn typed(self, object: Value) -> Result<Typed, TypedError> {
+        match self.mistake {
+            Some(mistake) => Err(TypedError::Type(mistake)),
+            None => Ok(Typed {
+                object,
+                faults: self.faults,
+            }),
+        }
     }
 
     fn fault(&mut self, what: &str, name: &str) {

@@ -36,6 +36,19 @@ fn unknown_and_duplicate_fields_are_named_once_and_dropped() {
 }
 
 #[test]
+fn metadata_alone_is_read_as_that_of_a_whole_object() {
+    let read = read_metadata(&json!({"name": "a", "kind": "x", "labels": {"a": null}, "finalizers": null})).unwrap();
+    assert_eq!(read.faults, [r#"unknown field "metadata.kind""#]);
+    assert_eq!(
+        read.object,
+        json!({"name": "a", "labels": {"a": ""}, "finalizers": null})
+    );
+    let refused = read_metadata(&json!({"ownerReferences": [{"uid": 1}]})).unwrap_err();
+    let want = "json: cannot unmarshal number into Go struct field OwnerReference.ownerReferences.uid of type string";
+    assert_eq!(refused.to_string(), want);
+}
+
+#[test]
 fn paths_into_lists_have_indices() {
     let pod = schema::find("", "v1", "Pod").unwrap();
     let read = read(

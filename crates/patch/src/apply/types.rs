@@ -275,8 +275,7 @@ fn type_meta<'a>(name: &str) -> Option<Type<'a>> {
 
 /// Members of every object: its type, and metadata.
 fn of_any_object<'a>(name: &str) -> Option<Type<'a>> {
-    let metadata = || of_field(schema::find("", "v1", "ConfigMap")?, "metadata");
-    type_meta(name).or_else(|| (name == "metadata").then(metadata).flatten())
+    type_meta(name).or_else(|| (name == "metadata").then(|| Type(Repr::Field(schema::metadata()))))
 }
 
 fn set_item(item: &Value) -> Result<PathElement, String> {
