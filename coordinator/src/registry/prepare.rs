@@ -68,7 +68,7 @@ pub(crate) fn created(
     }
     complete(resource, &mut object);
     let mut own = resource.strategy.validate(&object, None)?;
-    own.append(schema_errors(resource, &object, None));
+    own.append(schema_errors(resource, &object, None, Part::Main));
     if resource.strategy.meta_passes().is_empty() {
         // This kind does not validate metadata itself: metadata's faults are reported when there are no others.
         reject(resource, &object, &own)?;
@@ -127,7 +127,7 @@ pub(crate) fn updated(
         Part::Status => strategy.validate_status(&new, old)?,
         Part::Finalize => strategy.validate_finalize(&new),
     });
-    errors.append(schema_errors(resource, &new, Some(old)));
+    errors.append(schema_errors(resource, &new, Some(old), part));
     reject(resource, &new, &errors)?;
     apply::settle_times(old, &mut new);
     Ok(new)
@@ -264,9 +264,15 @@ fn finalizer_errors(resource: &Resource, object: &Value) -> ErrorList {
 }
 
 /// Errors of a new state by the schema of a custom resource.
-fn schema_errors(resource: &Resource, object: &Value, old: Option<&Value>) -> ErrorList {
-    let schema = resource.structural.as_ref();
-    schema.map_or_else(ErrorList::default, |schema| schema.validate(object, old))
+fn schema_errors(resource: &Resource, object: &Value, old: Option<&Value>, part: Part) -> ErrorList {
+    let Some(schema) = &resource.structural else {
+        return ErrorList::default();
+    };
+    let mut errors = schema.validate(object, old);
+    if part != Part::Status {
+        errors.append(schema.validate_embedded(object));
+    }
+    errors
 }
 
 /// Members that an update of the status does not change.

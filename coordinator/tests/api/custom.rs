@@ -536,6 +536,7 @@ async fn strict_widgets() -> (Declared, Client) {
         "spec": {"type": "object", "required": ["color"], "properties": {
             "color": {"type": "string", "enum": ["red", "blue"]},
             "size": {"type": "integer", "minimum": 1, "default": 3},
+            "pod": {"type": "object", "x-kubernetes-embedded-resource": true},
             "parts": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}}}},
         "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}}});
     let declared = Declared::new(&[manifest("widgets", "Widget", &[strict])]).await;
@@ -578,6 +579,11 @@ async fn schemas_are_enforced_on_every_kind_of_write() {
         refused["message"],
         "Widget.example.com \"w2\" is invalid: spec.color: Required value"
     );
+
+    let pod = json!({"color": "red", "pod": {"kind": "Pod"}});
+    let refused = admin.post(WIDGETS, &widget("w2", pod)).await.expect(422);
+    let want = "Widget.example.com \"w2\" is invalid: spec.pod.apiVersion: Required value";
+    assert_eq!(refused["message"], want);
 
     let change = json!({"spec": {"size": "big"}});
     let refused = admin.patch("merge", &path, &change).await.expect(422);

@@ -2,7 +2,7 @@
 //! and forbidden values are reported.
 //!
 //! Supported are types, members, items, limits, `pattern`, `format`, `enum`, `nullable`, `default`, `allOf`, `anyOf`,
-//! `oneOf`, `not`, and the extensions that preserve unknown fields. Not enforced are rules in CEL and a few formats,
+//! `oneOf`, `not`, and the extensions for unknown fields, lists and embedded objects. Not enforced are rules in CEL and a few formats,
 //! which [`not_enforced`] lists. [`check`] rejects patterns that cannot be compiled.
 //!
 //! ```
@@ -25,12 +25,14 @@ use serde_json::Value;
 use yurt_apimachinery::status::ErrorList;
 
 mod combined;
+mod embedded;
 mod formats;
 mod lists;
 mod path;
 mod shape;
 mod unsupported;
 mod validate;
+mod visit;
 
 use combined::Combined;
 use path::Path;
@@ -120,6 +122,11 @@ impl Structural {
             errors.append(repeated);
         }
         errors
+    }
+
+    /// Errors in the type and metadata of objects within the object. An update answers for those that it keeps, too.
+    pub fn validate_embedded(&self, object: &Value) -> ErrorList {
+        embedded::faults(&self.0, object)
     }
 
     /// The schema of the whole object.

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
+use super::Node;
 use super::path::Path;
-use super::{Node, shape};
+use super::visit::visit;
 use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::status::{ErrorList, FieldError};
 
@@ -34,37 +35,18 @@ pub(super) enum Before<'a> {
 }
 
 /// Faults of items that occur twice in a set or map.
-pub(super) fn repeated(node: &Node, object: &Value) -> ErrorList {
+pub(super) fn repeated(root: &Node, object: &Value) -> ErrorList {
     let mut errors = ErrorList::default();
-    walk(node, &mut Path::default(), object, &mut errors);
+    visit(root, &mut Path::default(), object, &mut |node, path, value| {
+        let mut seen = HashSet::new();
+        for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+            let id = node.limits.list_type().identity(item);
+            if let Some(id) = id.filter(|id| !seen.insert(id.to_string())) {
+                path.item(index, |path| errors.push(FieldError::duplicate(path.shown(), id)));
+            }
+        }
+    });
     errors
-}
-
-fn walk(node: &Node, path: &mut Path, value: &Value, errors: &mut ErrorList) {
-    match value {
-        Value::Object(members) => {
-            for (name, value) in members {
-                if let Some(inner) = shape::member(node, name) {
-                    path.below(name, |path| walk(inner, path, value, errors));
-                }
-            }
-        }
-        Value::Array(items) => {
-            let mut seen = HashSet::new();
-            for (index, item) in items.iter().enumerate() {
-                let id = node.limits.list_type().identity(item);
-                if let Some(id) = id.filter(|id| !seen.insert(id.to_string())) {
-                    path.item(index, |path| errors.push(FieldError::duplicate(path.shown(), id)));
-                }
-            }
-            if let Some(inner) = &node.items {
-                for (index, item) in items.iter().enumerate() {
-                    path.item(index, |path| walk(inner, path, item, errors));
-                }
-            }
-        }
-        _ => {}
-    }
 }
 
 // === impl ListType ===

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::path::Path;
+use super::visit::member;
 use super::{Additional, Node};
 
 /// Most unknown fields that are named, as for the built-in kinds.
@@ -140,13 +141,5 @@ pub(super) fn fill(value: &mut Value, node: &Node) {
             }
         }
         _ => {}
-    }
-}
-
-/// The schema of a member; `None` if nothing is known of it.
-pub(super) fn member<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
-    match &node.additional {
-        Additional::Each(each) => node.properties.get(name).or(Some(each)),
-        Additional::Any | Additional::None => node.properties.get(name),
     }
 }

@@ -154,6 +154,59 @@ fn an_update_answers_only_for_what_it_changes() {
     assert_eq!(schema.validate(&worse, Some(&old)).len(), 1);
 }
 
+#[test]
+fn objects_within_objects_have_a_type_and_valid_metadata() {
+    let pod =
+        json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true});
+    let schema = spec(&json!({"type": "array", "items": {"type": "object", "additionalProperties": pod}}));
+    let valid =
+        json!({"apiVersion": "apps/v1", "kind": "MyPod", "metadata": {"labels": {"a": "b"}, "namespace": null}});
+    for (change, faults) in [
+        (json!({}), [].as_slice()),
+        (json!({"metadata": null}), &[]),
+        (json!({"apiVersion": null}), &["apiVersion: Required value"]),
+        (json!({"kind": ""}), &["kind: Required value"]),
+        (json!({"kind": 5}), &["kind: Invalid value: 5: must be a string"]),
+        (
+            json!({"apiVersion": "a/b/c"}),
+            &["apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c"],
+        ),
+        (
+            json!({"metadata": {"name": 5}}),
+            &[
+                "metadata: Invalid value: {\"name\":5}: json: cannot unmarshal number into Go struct field ObjectMeta.name \
+              of type string",
+            ],
+        ),
+        (
+            json!({"metadata": {"name": "a/b"}}),
+            &["metadata.name: Invalid value: \"a/b\": may not contain '/'"],
+        ),
+    ] {
+        let mut pod = valid.clone();
+        for (name, value) in change.as_object().unwrap() {
+            match value {
+                Value::Null => drop(pod.as_object_mut().unwrap().remove(name)),
+                value => pod[name] = value.clone(),
+            }
+        }
+        let object = json!({ "spec": [{ "pod": pod }] });
+        let said: Vec<String> = schema
+            .validate_embedded(&object)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let want: Vec<String> = faults.iter().map(|fault| format!("spec[0].pod.{fault}")).collect();
+        assert_eq!(said, want, "{change}");
+    }
+    let digit = json!({"spec": [{"pod": {"apiVersion": "v1", "kind": "7Pod"}}]});
+    let said = schema.validate_embedded(&digit)[0].to_string();
+    assert!(
+        said.contains("may have mixed case, but should otherwise match: a DNS-1035 label"),
+        "{said}"
+    );
+}
+
 /// Lists with items of type integer, or with a member `v` of that type.
 fn lists(list_type: &str) -> Structural {
     spec(&match list_type {
@@ -258,7 +311,7 @@ proptest! {
         let schema = Structural::of(&schema);
         let mut shaped = object.clone();
         schema.shape(&mut shaped);
-        let _ = schema.validate(&shaped, Some(&object));
+        let _ = (schema.validate(&shaped, Some(&object)), schema.validate_embedded(&shaped));
         let mut again = shaped.clone();
         prop_assert!(schema.shape(&mut again).is_empty() && again == shaped);
     }

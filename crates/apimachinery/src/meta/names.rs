@@ -55,6 +55,20 @@ pub fn dns_label_errors(text: &str) -> Vec<String> {
     errors
 }
 
+/// Errors of a DNS-1035 label, which begins with a letter.
+pub fn dns_1035_label_errors(text: &str) -> Vec<String> {
+    let mut errors = too_long(text, LABEL_MAX_LEN, "characters");
+    if !is_dns_label(text) || text.starts_with(|c: char| c.is_ascii_digit()) {
+        errors.push(
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+             character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation \
+             is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+                .to_owned(),
+        );
+    }
+    errors
+}
+
 /// Errors of a DNS-1123 subdomain, such as the name of most objects.
 pub fn dns_subdomain_errors(text: &str) -> Vec<String> {
     subdomain_errors(text, "characters")

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::access;
 use super::manager::check_field_manager;
 use super::names::{dns_label_errors, label_key_errors, label_value_errors, name_errors};
-use crate::kind::ResourceKind;
+use crate::kind::{NameRule, ResourceKind};
 use crate::status::{ErrorList, FieldError};
 
 /// Most bytes of all annotations of an object, keys and values.
@@ -59,6 +59,17 @@ pub fn check_list_lengths(object: &Value) -> Result<(), FieldError> {
 
 /// Errors in the metadata of a new object. Its name must have been generated and its namespace settled.
 pub fn validate_create(object: &Value, kind: &ResourceKind) -> ErrorList {
+    let is_named = !access::text(object, "name").is_empty();
+    validate_new(object, kind.name_rule, kind.namespaced, is_named)
+}
+
+/// Errors in the metadata of an object within another one. Its name and namespace are optional.
+pub fn validate_embedded(object: &Value) -> ErrorList {
+    let is_namespaced = !access::text(object, "namespace").is_empty();
+    validate_new(object, NameRule::PathSegment, is_namespaced, true)
+}
+
+fn validate_new(object: &Value, name_rule: NameRule, is_namespaced: bool, is_named: bool) -> ErrorList {
     let mut errors = ErrorList::default();
     let mut check = |field: &str, text: &str, faults: Vec<String>| {
         let errors_of = faults
@@ -68,26 +79,26 @@ pub fn validate_create(object: &Value, kind: &ResourceKind) -> ErrorList {
     };
     let base = access::text(object, "generateName");
     if !base.is_empty() {
-        check("generateName", base, name_errors(kind.name_rule, base, true));
+        check("generateName", base, name_errors(name_rule, base, true));
     }
     let name = access::text(object, "name");
     if !name.is_empty() {
-        check("name", name, name_errors(kind.name_rule, name, false));
+        check("name", name, name_errors(name_rule, name, false));
     }
     let namespace = access::text(object, "namespace");
-    if kind.namespaced && !namespace.is_empty() {
+    if is_namespaced && !namespace.is_empty() {
         check("namespace", namespace, dns_label_errors(namespace));
     }
-    if name.is_empty() {
+    if !is_named {
         errors.push(FieldError::required(
             "metadata.name",
             "name or generateName is required",
         ));
     }
-    if kind.namespaced && namespace.is_empty() {
+    if is_namespaced && namespace.is_empty() {
         errors.push(FieldError::required("metadata.namespace", ""));
     }
-    if !kind.namespaced && !namespace.is_empty() {
+    if !is_namespaced && !namespace.is_empty() {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
     errors.append(validate_common(object));

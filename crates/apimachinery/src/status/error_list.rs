@@ -55,6 +55,15 @@ impl ErrorList {
         other.kept.into_iter().for_each(|error| self.push_new(error));
     }
 
+    /// The same errors, with fields below `path`.
+    #[must_use]
+    pub fn below(mut self, path: &str) -> Self {
+        for error in &mut self.kept {
+            error.field = format!("{path}.{}", error.field);
+        }
+        self
+    }
+
     /// Number of those counted and not kept.
     pub fn left_out(&self) -> usize {
         self.left_out
