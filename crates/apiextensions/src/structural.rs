@@ -28,6 +28,7 @@ mod combined;
 mod embedded;
 mod formats;
 mod lists;
+mod numbers;
 mod path;
 mod shape;
 mod unsupported;

@@ -109,6 +109,10 @@ const VERDICTS: &str = r#"
 {"type": "integer", "maximum": 1} | 2 | spec: Invalid value: 2: spec in body should be less than or equal to 1
 {"type": "number", "maximum": 1.5, "exclusiveMaximum": true} | 1.5 | spec: Invalid value: 1.5: spec in body should be less than 1.5
 {"type": "integer", "multipleOf": 3} | 4 | spec: Invalid value: 4: spec in body should be a multiple of 3
+{"type": "number", "multipleOf": 0.1} | 0.25 | spec: Invalid value: 0.25: spec in body should be a multiple of 0.1
+{"type": "integer", "multipleOf": 2} | 9007199254740993 | spec: Invalid value: 9007199254740993: spec in body should be a multiple of 2
+{"type": "integer", "maximum": 9007199254740992} | 9007199254740993 | spec: Invalid value: 9007199254740993: spec in body should be less than or equal to 9007199254740992
+{"type": "integer", "minimum": -9007199254740992} | -9007199254740993 | spec: Invalid value: -9007199254740993: spec in body should be greater than or equal to -9007199254740992
 {"type": "array", "minItems": 1} | [] | spec: Invalid value: 0: spec in body should have at least 1 items
 {"type": "array", "maxItems": 1} | [1, 2] | spec: Too many: 2: must have at most 1 item
 {"type": "array", "items": {"type": "string"}} | ["a", 1] | spec[1]: Invalid value: "integer": spec[1] in body must be of type string: "integer"
@@ -120,6 +124,14 @@ const VERDICTS: &str = r#"
 {"type": "integer", "maximum": 1, "minimum": 1} | 1 |
 {"type": "integer"} | 1.0 |
 {"type": "number"} | 1 |
+{"type": "number", "multipleOf": 0.1} | 0.3 |
+{"type": "number", "multipleOf": 0.01} | 0.29 |
+{"type": "number", "multipleOf": 0.5} | 3 |
+{"type": "number", "multipleOf": 1.5} | 4.5 |
+{"type": "integer", "multipleOf": 3} | 9007199254740993 |
+{"type": "number", "minimum": 1.5, "maximum": 2.5} | 2 |
+{"type": "integer", "maximum": 9223372036854775807, "minimum": -9223372036854775808} | 9223372036854775807 |
+{"type": "integer", "minimum": 9007199254740992, "exclusiveMinimum": true} | 9007199254740993 |
 {"type": "string", "nullable": true} | null |
 {"x-kubernetes-int-or-string": true} | "80%" |
 {"type": "string", "minLength": 2, "maxLength": 2, "pattern": "ö"} | "aö" |

@@ -1,10 +1,13 @@
 //! Validation of values against a schema, with the texts of kube-apiserver's validator.
 
+use std::cmp::Ordering;
+
 use regex_lite::Regex;
 use serde_json::Value;
 
 use super::formats::Format;
 use super::lists::ListType;
+use super::numbers::{compare, is_multiple};
 use super::path::Path;
 use super::{Additional, Node};
 use yurt_apimachinery::status::{ErrorList, FieldError};
@@ -197,18 +200,26 @@ fn check_number(node: &Node, path: &str, value: &Value, errors: &mut ErrorList) 
         let why = format!("{path} in body should be {what}");
         errors.push(FieldError::invalid(path, value.clone(), &why));
     };
-    if let Some(factor) = limits.multiple_of.filter(|factor| (number / factor).fract() != 0.0) {
+    if let Some(factor) = limits.multiple_of.filter(|factor| !is_multiple(value, *factor)) {
         refuse(format!("a multiple of {factor}"));
     }
-    match limits.maximum {
-        Some(most) if limits.exclusive_maximum && number >= most => refuse(format!("less than {most}")),
-        Some(most) if number > most => refuse(format!("less than or equal to {most}")),
-        _ => {}
+    if let Some(most) = limits.maximum {
+        match compare(value, most) {
+            Some(Ordering::Greater | Ordering::Equal) if limits.exclusive_maximum => {
+                refuse(format!("less than {most}"))
+            }
+            Some(Ordering::Greater) => refuse(format!("less than or equal to {most}")),
+            _ => {}
+        }
     }
-    match limits.minimum {
-        Some(least) if limits.exclusive_minimum && number <= least => refuse(format!("greater than {least}")),
-        Some(least) if number < least => refuse(format!("greater than or equal to {least}")),
-        _ => {}
+    if let Some(least) = limits.minimum {
+        match compare(value, least) {
+            Some(Ordering::Less | Ordering::Equal) if limits.exclusive_minimum => {
+                refuse(format!("greater than {least}"));
+            }
+            Some(Ordering::Less) => refuse(format!("greater than or equal to {least}")),
+            _ => {}
+        }
     }
 }
 
