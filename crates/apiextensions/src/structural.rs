@@ -30,6 +30,7 @@ mod formats;
 mod lists;
 mod numbers;
 mod path;
+mod pattern;
 mod shape;
 mod unsupported;
 mod validate;
@@ -37,7 +38,6 @@ mod visit;
 
 use combined::Combined;
 use path::Path;
-use unsupported::pattern;
 pub use unsupported::{check, not_enforced};
 pub use validate::Limits;
 

@@ -1,12 +1,10 @@
 //! Parts of a schema that cannot be enforced: rejected if objects would be wrong, listed if a rule is left out.
 
-use regex_lite::Regex;
 use serde_json::Value;
 
 use super::formats;
+use super::pattern::Pattern;
 
-/// Longest pattern that is compiled, bytes.
-const PATTERN_BYTES_MAX: usize = 16 << 10;
 /// Most fields that are named.
 const NAMED_MAX: usize = 20;
 
@@ -17,7 +15,7 @@ const NAMED_MAX: usize = 20;
 pub fn check(schema: &Value) -> Result<(), String> {
     let mut error = None;
     walk(schema, String::new(), &mut |path, schema| {
-        if let (None, Some(Err(why))) = (&error, pattern(schema)) {
+        if let (None, Some(Err(why))) = (&error, Pattern::of(schema)) {
             error = Some(format!("{path}pattern: {}: {why}", schema["pattern"]));
         }
     });
@@ -40,15 +38,6 @@ pub fn not_enforced(schema: &Value) -> Vec<String> {
     });
     fields.truncate(NAMED_MAX);
     fields
-}
-
-/// The pattern of a schema, if it has one.
-pub(super) fn pattern(schema: &Value) -> Option<Result<Regex, String>> {
-    let pattern = schema["pattern"].as_str().filter(|pattern| !pattern.is_empty())?;
-    if pattern.len() > PATTERN_BYTES_MAX {
-        return Some(Err(format!("longer than {PATTERN_BYTES_MAX} bytes")));
-    }
-    Some(Regex::new(pattern).map_err(|error| format!("must be a regular expression without Unicode classes: {error}")))
 }
 
 /// Visits a schema and all within it. A path ends with a dot, or is empty.
@@ -82,12 +71,7 @@ mod tests {
             json!({"properties": {"spec": {"properties": {"list": {"items": {"anyOf": [{}, text]}}}}}})
         };
         assert_eq!(check(&with(r"^[a-z]([-a-z0-9]*\.)?\/$")), Ok(()));
-        for bad in [
-            "(unfinished",
-            r"\p{L}+",
-            r"(?=look)ahead",
-            &"a".repeat(PATTERN_BYTES_MAX + 1),
-        ] {
+        for bad in ["(unfinished", r"\p{L}+", r"(?=look)ahead", &"a".repeat(20_000)] {
             let why = check(&with(bad)).unwrap_err();
             let field = "properties[spec].properties[list].items.anyOf[1].pattern: ";
             assert!(why.starts_with(field), "{why}");

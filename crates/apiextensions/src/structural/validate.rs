@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use regex_lite::Regex;
 use serde_json::Value;
 
 use super::formats::Format;
 use super::lists::ListType;
 use super::numbers::{compare, is_multiple};
 use super::path::Path;
+use super::pattern::Pattern;
 use super::{Additional, Node};
 use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::text::go_quote;
@@ -25,7 +25,7 @@ pub struct Limits {
     multiple_of: Option<f64>,
     min_length: Option<u64>,
     max_length: Option<u64>,
-    pattern: Option<Regex>,
+    pattern: Option<Pattern>,
     format: Option<Format>,
     /// A format is named, known or not; `byte` does not count.
     has_format: bool,
@@ -72,7 +72,7 @@ impl Limits {
             multiple_of: schema["multipleOf"].as_f64().filter(|factor| *factor > 0.0),
             min_length: count("minLength"),
             max_length: count("maxLength"),
-            pattern: super::pattern(schema).and_then(Result::ok),
+            pattern: Pattern::of(schema).and_then(Result::ok),
             format: Format::of(schema),
             has_format: !matches!(schema["format"].as_str(), None | Some("" | "byte")),
             min_items: count("minItems"),
