@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::{API_VERSION, Definition, KIND, SELECTABLE_FIELDS_MAX, STORED_FIELDS_MAX, ServedVersion, VERSIONS_MAX};
 use crate::structural;
+use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::json_path::JsonPath;
 use yurt_apimachinery::kind::{ColumnType, CustomKind, PrinterColumn};
 use yurt_apimachinery::meta;
@@ -94,6 +95,9 @@ struct Column {
     json_path: String,
 }
 
+/// Name of the member that holds a schema.
+const SCHEMA: &str = "openAPIV3Schema";
+
 /// A fault of a manifest: the field and why.
 type Fault = String;
 
@@ -103,10 +107,26 @@ type Fault = String;
 ///
 /// One line: the name of the manifest, the field, and what is wrong with it.
 pub fn parse(document: &Value) -> Result<Definition, String> {
-    let manifest = Manifest::deserialize(document);
+    let manifest = serde_json::from_value::<Manifest>(without_nulls(document));
     let named = document["metadata"]["name"].as_str().unwrap_or("(no name)").to_owned();
     let manifest = manifest.map_err(|error| format!("{named}: {error}"))?;
     definition(manifest).map_err(|fault| format!("{named}: {fault}"))
+}
+
+/// Removes null members, which are unset. Schemas stay as they are: a null may be a value there.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let set = members.iter().filter(|(_, value)| !value.is_null());
+            let kept = set.map(|(name, value)| match name.as_str() {
+                SCHEMA => (name.clone(), value.clone()),
+                _ => (name.clone(), without_nulls(value)),
+            });
+            Value::Object(inserted(kept))
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
+        scalar => scalar.clone(),
+    }
 }
 
 /// True if a document is a manifest. Documents of other kinds may be in the same file.

@@ -36,6 +36,28 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 #[test]
+fn null_in_a_manifest_is_as_good_as_nothing() {
+    let nothing = parse(&with("/spec/versions/1/additionalPrinterColumns", json!([]))).unwrap();
+    let mut manifest = with("/spec/versions/1/additionalPrinterColumns", Value::Null);
+    for (parent, names) in [
+        ("/spec", &["conversion"][..]),
+        ("/spec/names", &["categories", "singular", "listKind"]),
+        (
+            "/spec/versions/0",
+            &["storage", "schema", "subresources", "additionalPrinterColumns"],
+        ),
+        ("/spec/versions/1/subresources", &["scale"]),
+    ] {
+        let parent = manifest.pointer_mut(parent).unwrap();
+        names.iter().for_each(|name| parent[*name] = Value::Null);
+    }
+    assert_eq!(parse(&manifest).unwrap(), nothing);
+    let schema = json!({"type": "object", "properties": {"a": {"enum": [null], "default": null}}});
+    let kept = parse(&with("/spec/versions/1/schema/openAPIV3Schema", schema.clone())).unwrap();
+    assert_eq!(kept.served[0].schema, Some(schema));
+}
+
+#[test]
 fn manifest_declares_a_kind_with_all_its_versions() {
     let definition = parse(&widgets()).unwrap();
     assert_eq!(definition.name(), "widgets.example.com");
