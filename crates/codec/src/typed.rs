@@ -113,6 +113,8 @@ enum Expected {
     Field(Field),
     /// One element of a list or map.
     Element(Field),
+    /// One text of a list of texts that is an element itself.
+    Text,
 }
 
 /// One place of the body.
@@ -218,6 +220,7 @@ impl Expected {
             Self::Root(message) => Some(message),
             Self::Field(field) if field.is_list() || field.is_map() => None,
             Self::Field(field) | Self::Element(field) => field.message(),
+            Self::Text => None,
         }
     }
 
@@ -239,6 +242,7 @@ impl Expected {
     fn scalar(self) -> Option<FieldType> {
         let field = match self {
             Self::Root(_) => return None,
+            Self::Text => return Some(FieldType::String),
             Self::Field(field) if field.is_list() || field.is_map() => return None,
             Self::Field(field) | Self::Element(field) => field,
         };
@@ -267,6 +271,7 @@ impl Expected {
         };
         match self {
             Self::Root(message) => format!("v1.{}", short(message)),
+            Self::Text => "string".to_owned(),
             Self::Field(field) if field.is_list() => format!("[]{}", element(field)),
             Self::Field(field) if field.is_map() => format!("map[string]{}", element(field)),
             Self::Field(field) | Self::Element(field) => element(field),
@@ -460,25 +465,23 @@ impl<'de> Visitor<'de> for Slot<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        if self.expected.scalar() == Some(FieldType::StringList) {
-            return Vec::<Value>::deserialize(serde::de::value::SeqAccessDeserializer::new(items)).map(Value::Array);
-        }
-        let Some(field) = self.expected.list() else {
-            while items.next_element::<IgnoredAny>()?.is_some() {}
-            return Ok(self.mismatch("array"));
+        let (expected, null) = match self.expected.list() {
+            Some(field) => (Expected::Element(field), zero(field)),
+            None if self.expected.scalar() == Some(FieldType::StringList) => (Expected::Text, "".into()),
+            None => {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                return Ok(self.mismatch("array"));
+            }
         };
         let reader = self.reader;
         let mut list = Vec::new();
         loop {
             let item = reader.at(Step::Index(list.len()), |reader| {
-                items.next_element_seed(Slot {
-                    reader,
-                    expected: Expected::Element(field),
-                })
+                items.next_element_seed(Slot { reader, expected })
             })?;
             match item {
                 None => return Ok(Value::Array(list)),
-                Some(item) => list.push(if item.is_null() { zero(field) } else { item }),
+                Some(item) => list.push(if item.is_null() { null.clone() } else { item }),
             }
         }
     }

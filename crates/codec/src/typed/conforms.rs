@@ -32,7 +32,7 @@ fn fits(value: &Value, expected: Expected, levels: usize) -> bool {
         Value::Bool(_) => scalar == Some(FieldType::Bool),
         Value::Number(number) => scalar.is_some_and(|ty| number_fits(ty, number)),
         Value::String(text) => scalar.is_some_and(|ty| takes_text(ty) && text_fault(ty, text).is_none()),
-        Value::Array(_) if scalar == Some(FieldType::StringList) => is_shallow(value, levels),
+        Value::Array(items) if scalar == Some(FieldType::StringList) => items.iter().all(Value::is_string),
         Value::Array(items) => match expected.list() {
             Some(field) => items.iter().all(|item| fits(item, Expected::Element(field), below)),
             None => false,

@@ -49,6 +49,19 @@ fn metadata_alone_is_read_as_that_of_a_whole_object() {
 }
 
 #[test]
+fn lists_of_texts_in_a_map_hold_texts() {
+    let review = schema::find("authorization.k8s.io", "v1", "SubjectAccessReview").unwrap();
+    let of = |extra: Value| json!({ "spec": { "extra": { "a": extra } } });
+    let refused = read(of(json!(["x", 1])).to_string().as_bytes(), review).unwrap_err();
+    let want = "json: cannot unmarshal number into Go struct field SubjectAccessReviewSpec.spec.extra of type string";
+    assert_eq!(refused.to_string(), want);
+    let read = read(of(json!(["x", null])).to_string().as_bytes(), review).unwrap();
+    assert_eq!(read.object, of(json!(["x", ""])));
+    assert!(conforms(&of(json!(["x"])), review));
+    assert!(!conforms(&of(json!(["x", 1])), review) && !conforms(&of(json!(["x", null])), review));
+}
+
+#[test]
 fn paths_into_lists_have_indices() {
     let pod = schema::find("", "v1", "Pod").unwrap();
     let read = read(
