@@ -39,14 +39,18 @@ fn check(path: &mut Path, value: &Value, errors: &mut ErrorList) {
 
 /// Requires a well-formed `apiVersion` and `kind`.
 fn check_type(path: &mut Path, members: &Map<String, Value>, errors: &mut ErrorList) {
-    let rules: [(&str, fn(&str) -> Option<String>); 2] = [("apiVersion", version_fault), ("kind", kind_fault)];
-    for (name, rule) in rules {
+    for name in ["apiVersion", "kind"] {
         let field = path.shown_below(name);
         match members.get(name) {
             None => errors.push(FieldError::required(field, "")),
             Some(Value::String(text)) if text.is_empty() => errors.push(FieldError::required(field, "")),
             Some(Value::String(text)) => {
-                errors.extend(rule(text).map(|why| FieldError::invalid(field, text.as_str(), &why)));
+                let why = if name == "kind" {
+                    kind_fault(text)
+                } else {
+                    version_fault(text)
+                };
+                errors.extend(why.map(|why| FieldError::invalid(field, text.as_str(), &why)));
             }
             Some(other) => errors.push(FieldError::invalid(field, other.clone(), "must be a string")),
         }
