@@ -76,7 +76,7 @@ impl PassThrough {
         let mut outgoing = Outgoing::new(forwardable(head), body);
         te.map(|te| outgoing.head.headers.insert(TE, te));
         let (mut failed, mut attempt) = (None, 0);
-        while let Some(place) = next_place(&places, attempt) {
+        while let Some(place) = next_place(&places, attempt).filter(|_| outgoing.is_whole()) {
             let server = self.cloud.at(place);
             let lane = forwarding(server, caller).lane_for(info);
             attempt += 1;
@@ -104,6 +104,7 @@ impl PassThrough {
                     if !(error.is_unprocessed || outgoing.is_safe()) {
                         break;
                     }
+                    outgoing.take_back(error.unsent);
                 }
                 None => {
                     failed = Some(silent(outgoing.is_idempotent()));
@@ -200,10 +201,10 @@ fn not_repeatable(why: &str) -> Status {
     Status::failure(504, reason::TIMEOUT, message)
 }
 
-/// Request that can be sent again while its body was empty.
+/// Request that can be sent again while its body is empty or unsent.
 struct Outgoing {
     head: Parts,
-    /// `None` once it was sent.
+    /// `None` while it is being sent, and once it was.
     body: Option<Body>,
     is_empty: bool,
 }
@@ -214,7 +215,7 @@ impl Outgoing {
     fn new(head: Parts, body: Body) -> Self {
         Self {
             is_empty: body.is_end_stream(),
-            body: Some(body),
+            body: Some(without_trailers(body)),
             head,
         }
     }
@@ -223,9 +224,19 @@ impl Outgoing {
     fn take(&mut self) -> Option<Request<Body>> {
         let body = match self.is_empty {
             true => empty(),
-            false => without_trailers(self.body.take()?),
+            false => self.body.take()?,
         };
         Some(Request::from_parts(self.head.clone(), body))
+    }
+
+    /// Keeps a body that came back unsent for the next attempt.
+    fn take_back(&mut self, unsent: Option<Body>) {
+        self.body = unsent;
+    }
+
+    /// True if its body can be sent.
+    fn is_whole(&self) -> bool {
+        self.is_empty || self.body.is_some()
     }
 
     /// True if the hub may repeat the request although the cloud may have acted on it.

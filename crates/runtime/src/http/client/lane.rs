@@ -87,6 +87,8 @@ pub struct SendError {
     pub error: ClientError,
     /// True if the server certainly did not act on the request.
     pub is_unprocessed: bool,
+    /// Body of the request, if nothing of the request was sent.
+    pub unsent: Option<Body>,
 }
 
 /// Runs the parts of a connection as tasks of the lane's group.
@@ -309,6 +311,7 @@ impl Slot {
         *request.uri_mut() = self.server.uri(request.uri()).map_err(|error| SendError {
             error,
             is_unprocessed: true,
+            unsent: None,
         })?;
         *request.version_mut() = Version::HTTP_2;
         match self.sender.try_send_request(request).await {
@@ -322,10 +325,11 @@ impl Slot {
                 }))
             }
             Err(mut failed) => {
-                let is_unprocessed = failed.take_message().is_some() || is_unprocessed(failed.error());
+                let unsent = failed.take_message().map(Request::into_body);
                 Err(SendError {
                     error: ClientError::of_request(self.server.server(), failed.error()),
-                    is_unprocessed,
+                    is_unprocessed: unsent.is_some() || is_unprocessed(failed.error()),
+                    unsent,
                 })
             }
         }

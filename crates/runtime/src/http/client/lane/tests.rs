@@ -3,12 +3,12 @@
 use futures_util::StreamExt as _;
 use http::StatusCode;
 use http_body_util::BodyExt as _;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
 use crate::http::client::Protocol;
 use crate::http::server::{CloseConnection, Limits, Server, Serving, handler};
-use crate::http::{empty, stream};
+use crate::http::{empty, full, stream};
 
 /// Answers `/ends` with a whole answer, `/closes` as well but asks for the connection's end, and all others with a
 /// piece and an open stream until `end`.
@@ -146,6 +146,52 @@ async fn request_beside_a_connection_that_goes_away_is_answered_or_certainly_not
     for _ in 0..300 {
         assert_eq!(answered.recv().await, Some(StatusCode::OK));
     }
+}
+
+/// Serves two connections. Ends the first one, which keeps a stream, and reports when the client knows that. Answers
+/// the only request of the second one with its body.
+async fn serve_after_a_goaway(listener: tokio::net::TcpListener, known: oneshot::Sender<()>) {
+    let mut first = h2::server::handshake(listener.accept().await.unwrap().0).await.unwrap();
+    let (_request, mut answer) = first.accept().await.unwrap().unwrap();
+    let _open = answer.send_response(Response::new(()), false).unwrap();
+    let mut pings = first.ping_pong().unwrap();
+    first.graceful_shutdown();
+    let others = async { while first.accept().await.is_some() {} };
+    let serving = async {
+        // It follows the GOAWAY.
+        pings.ping(h2::Ping::opaque()).await.unwrap();
+        known.send(()).unwrap();
+        let mut second = h2::server::handshake(listener.accept().await.unwrap().0).await.unwrap();
+        let (request, mut answer) = second.accept().await.unwrap().unwrap();
+        let echo = async {
+            let sent = request.into_body().data().await.unwrap().unwrap();
+            let mut body = answer.send_response(Response::new(()), false).unwrap();
+            body.send_data(sent, true).unwrap();
+        };
+        tokio::join!(echo, async { while second.accept().await.is_some() {} });
+    };
+    tokio::join!(others, serving);
+}
+
+#[tokio::test]
+async fn write_that_meets_a_connection_that_went_away_is_returned_whole() {
+    let tasks = TaskGroup::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (known, is_known) = oneshot::channel();
+    tasks.spawn("server", serve_after_a_goaway(listener, known));
+    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_secs(5)).unwrap();
+    let lane = Lane::new(client, 64 * 1024, tasks.clone());
+    let _open = get(&lane, "/open").await;
+    is_known.await.unwrap();
+    let post = async |body| {
+        let request = Request::post("/echo").body(body).unwrap();
+        lane.slot().await.unwrap().send(request).await
+    };
+    let failed = post(full("text")).await.expect_err("no server has the request");
+    let unsent = failed.unsent.expect("the whole body");
+    let answer = post(unsent).await.unwrap().into_body().collect().await.unwrap();
+    assert_eq!(answer.to_bytes(), "text");
 }
 
 #[tokio::test]
