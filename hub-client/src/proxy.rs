@@ -14,6 +14,7 @@
 
 pub mod approver;
 pub mod authorize;
+pub mod bodies;
 pub mod body;
 pub mod cached;
 pub mod caller;
@@ -25,6 +26,7 @@ pub mod places;
 mod precondition;
 pub(crate) mod screen;
 pub mod serving;
+mod shares;
 pub mod written;
 
 use std::sync::Arc;
@@ -49,6 +51,7 @@ use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::pool::heartbeat::relaying;
 use crate::upstream::hop_by_hop;
 use approver::{Approved, Approver};
+use bodies::Bodies;
 use body::{Late, Timed};
 use cached::Cached;
 use caller::{Caller, Callers, Credential};
@@ -87,6 +90,8 @@ pub struct Proxy {
     pub metrics: Arc<Metrics>,
     /// Concurrency limit and queues of requests.
     pub places: Places,
+    /// Room for request bodies that are read whole.
+    pub bodies: Bodies,
 }
 
 // === impl Proxy ===
@@ -170,7 +175,9 @@ impl Proxy {
     ) -> Result<Response<Body>, Status> {
         let chain = &approved.chain;
         if let Some(write) = self.filtered_write(&request, info, caller) {
-            let request = write.prepared(request, (&self.local, &self.cloud), caller).await?;
+            let request = write
+                .prepared(request, (&self.local, &self.cloud, &self.bodies), caller)
+                .await?;
             let response = self.pass_on(request, info, caller).await?;
             return write.shown(&self.local, response).await;
         }

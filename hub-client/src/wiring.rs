@@ -30,6 +30,7 @@ use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::proxy::Proxy;
 use crate::proxy::approver::{self, Approval, Approver};
 use crate::proxy::authorize::{self, Authorizer, Means};
+use crate::proxy::bodies::Bodies;
 use crate::proxy::cached::Cached;
 use crate::proxy::caller::Callers;
 use crate::proxy::caller::token::NodeToken;
@@ -317,6 +318,7 @@ impl Wiring {
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
             places: Places::new(config.max_in_flight, &self.metrics),
+            bodies: Bodies::default(),
         }
     }
 

@@ -71,6 +71,16 @@ where
     body.map_err(Into::into).boxed_unsync()
 }
 
+/// The same body, which keeps `held` until it is dropped.
+#[must_use]
+pub fn holding(body: Body, held: impl Send + 'static) -> Body {
+    let of_closure = move |error| {
+        let _ = &held;
+        error
+    };
+    body.map_err(of_closure).boxed_unsync()
+}
+
 /// The same body, which ends at a frame boundary once `ends` is cancelled: for endless answers only.
 #[must_use]
 pub fn until(body: Body, ends: CancellationToken) -> Body {

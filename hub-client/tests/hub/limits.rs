@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use yurt_runtime::http::{empty, json as answer_json};
+use yurt_runtime::http::{empty, full, json as answer_json};
 use yurt_test_support::eventually;
 
 use super::client::request;
@@ -103,10 +103,15 @@ async fn gauge_of_requests_in_flight_goes_down_again() {
 
 /// A bearer's request on a connection of its own.
 async fn ask(hub: &TestHub, method: &str, path: &str, headers: &str) -> TcpStream {
+    ask_as("pod", hub, method, path, headers).await
+}
+
+/// The same with the name of a component.
+async fn ask_as(component: &str, hub: &TestHub, method: &str, path: &str, headers: &str) -> TcpStream {
     let mut connection = hub.connect().await;
-    let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: pod/v1\r\nAuthorization: Bearer t\r\n{headers}\r\n"
-    );
+    let agent = format!("User-Agent: {component}/v1\r\n");
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{agent}Authorization: Bearer t\r\n{headers}\r\n");
     connection.write_all(head.as_bytes()).await.unwrap();
     connection
 }
@@ -137,6 +142,30 @@ async fn bodies_that_never_end_do_not_take_the_kubelets_places() {
         answer.starts_with("HTTP/1.1 400 ") && answer.contains("body did not come"),
         "{answer}"
     );
+}
+
+#[tokio::test]
+async fn unfinished_patches_of_a_bearer_take_its_share_alone_and_the_kubelet_patches_on() {
+    const SERVICE: &str = "/api/v1/namespaces/shop/services/web";
+    const PATCH: &str = "application/merge-patch+json";
+    let cloud = Cloud::start().await;
+    let web = json!({"metadata": {"namespace": "shop", "name": "web"}});
+    let web = cloud.put("services", web).to_string();
+    cloud.on(SERVICE, move |_| {
+        let web = web.clone();
+        async { answer_json(StatusCode::OK, web) }
+    });
+    let hub = TestHub::start(&cloud, &[]).await;
+    // Reads of services by this component are filtered, so the hub reads its writes. They are as large as they may be.
+    let headers = format!("Content-Type: {PATCH}\r\nContent-Length: {}\r\n", 3 << 20);
+    let patch = async || ask_as("kubelet", &hub, "PATCH", SERVICE, &headers).await;
+    let _unfinished = [patch().await, patch().await];
+    until_busy(&hub, 2).await;
+    let mut answer = [0; 12];
+    patch().await.read_exact(&mut answer).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 429");
+    let own = request(Method::PATCH, SERVICE, &[("content-type", PATCH)], full("{}"));
+    hub.kubelet().send(own).await.expect(200);
 }
 
 #[tokio::test]

@@ -14,14 +14,15 @@ use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{Object, ObjectKey, RequestInfo, Status, Verb};
-use yurt_runtime::http::{APPLICATION_JSON, Body, empty, full, read_body};
+use yurt_runtime::http::{APPLICATION_JSON, Body, empty, full, holding};
 
+use super::super::bodies::Bodies;
 use super::super::cached::Head;
 use super::super::caller::Caller;
 use super::super::local::Local;
 use super::super::pass_through::PassThrough;
 use super::super::precondition;
-use super::{FilteredGet, OBJECT_BYTES_MAX, RETRY_AFTER, kind_of, read_object};
+use super::{FilteredGet, RETRY_AFTER, kind_of, read_object};
 use crate::filter::{Chain, Verdict};
 
 /// A write of an object whose reads are filtered, or were.
@@ -73,11 +74,11 @@ impl FilteredWrite {
     ///
     /// # Errors
     /// 415 for an encoded body, 422 for a replacement of an object that the filters change, 404 of one that they hide;
-    /// errors of the body, and of the read of the object.
+    /// those of [`Bodies::read`], and of the read of the object.
     pub(in crate::proxy) async fn prepared<B>(
         &self,
         request: Request<B>,
-        (local, cloud): (&Local, &PassThrough),
+        (local, cloud, bodies): (&Local, &PassThrough, &Bodies),
         caller: &Caller,
     ) -> Result<Request<Body>, Status>
     where
@@ -96,7 +97,7 @@ impl FilteredWrite {
             let why = format!("a write of a component with filters must not be encoded: {encoding:?}");
             return Err(Status::failure(415, reason::UNSUPPORTED_MEDIA_TYPE, why));
         }
-        let body = read_body(body, OBJECT_BYTES_MAX).await?;
+        let (body, room) = bodies.read(caller, body).await?;
         let (body, known) = self.mapped(local, &head.headers, body);
         if self.verb == Verb::Update && !self.is_status {
             let present = match known {
@@ -106,7 +107,7 @@ impl FilteredWrite {
             present.map_or(Ok(()), |object| self.check_look(local, &object))?;
         }
         head.headers.remove(CONTENT_LENGTH);
-        Ok(Request::from_parts(head, full(body)))
+        Ok(Request::from_parts(head, holding(full(body), room)))
     }
 
     /// The body with the RV of the source, and the source's object if the client has seen its present state.

@@ -1,0 +1,139 @@
+//! Request bodies that the hub reads whole, because it changes them: limits on their bytes in memory.
+//!
+//! The bytes of a body count from its declared length on until the cloud has it. A body beyond a limit gets 429 at once:
+//! its sender decides how long it would keep the others waiting.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use yurt_apimachinery::Status;
+use yurt_runtime::http::{BoxError, Room, read_body_into};
+
+use super::caller::{Caller, Credential};
+use super::shares::{Part, Shares};
+
+/// Maximum bytes of one body: kube-apiserver's own limit, and twice what etcd takes.
+const BODY_MAX: usize = 3 << 20;
+/// Maximum bytes of the bodies of one origin: two of the largest.
+const SHARE: usize = 2 * BODY_MAX;
+/// Maximum bytes of the bodies of all callers that do not act as the node.
+const TOTAL: usize = 24 << 20;
+/// Maximum bytes of the bodies of components that act as the node.
+const NODE_TOTAL: usize = 24 << 20;
+/// Seconds of `Retry-After` for a caller without room.
+const RETRY_AFTER: u32 = 1;
+
+/// Room for bodies.
+pub struct Bodies {
+    node: Arc<Shares>,
+    others: Arc<Shares>,
+}
+
+/// Room of a body that is arriving.
+struct BodyRoom(Part);
+
+impl Default for Bodies {
+    fn default() -> Self {
+        Self {
+            node: Shares::new(NODE_TOTAL, NODE_TOTAL),
+            others: Shares::new(TOTAL, SHARE),
+        }
+    }
+}
+
+// === impl Bodies ===
+
+impl Bodies {
+    /// Reads the body of a request of `caller`, of at most 3 MiB. The returned part is the room of its bytes.
+    ///
+    /// # Errors
+    /// 413 above that limit, 429 without room, 400 if the sender ends the body early.
+    pub(super) async fn read<B>(&self, caller: &Caller, body: B) -> Result<(Bytes, Part), Status>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let shares = match caller.credential {
+            Credential::Node => &self.node,
+            _ => &self.others,
+        };
+        let mut room = BodyRoom(shares.part(caller.origin));
+        let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        room.grow(declared.min(BODY_MAX)).await?;
+        let bytes = read_body_into(body, BODY_MAX, &mut room).await?;
+        Ok((bytes, room.0))
+    }
+}
+
+// === impl BodyRoom ===
+
+impl Room for BodyRoom {
+    type Error = Status;
+
+    async fn grow(&mut self, bytes: usize) -> Result<(), Status> {
+        if self.0.grow(bytes) {
+            return Ok(());
+        }
+        let why = "too many bytes of request bodies are in memory, please try again later";
+        Err(Status::too_many_requests(why, RETRY_AFTER))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+    use yurt_runtime::http::{Body, full, stream as body_of};
+
+    use super::super::caller::Origin;
+    use super::*;
+
+    fn caller(credential: Credential, number: u8) -> Caller {
+        Caller {
+            component: "kubelet".to_owned(),
+            credential,
+            origin: Origin {
+                address: [10, 1, 0, number].into(),
+                uid: None,
+            },
+        }
+    }
+
+    fn pod(number: u8) -> Caller {
+        caller(Credential::Token("made up".to_owned()), number)
+    }
+
+    /// A body of the largest size.
+    fn largest() -> Body {
+        full(vec![b'x'; BODY_MAX])
+    }
+
+    #[tokio::test]
+    async fn bodies_of_one_pod_or_of_many_leave_room_for_the_node() {
+        let (bodies, mut held) = (Bodies::default(), Vec::new());
+        for number in 0..4 {
+            for _ in 0..2 {
+                held.push(bodies.read(&pod(number), largest()).await.unwrap());
+            }
+            let refused = bodies.read(&pod(number), full("x")).await.map(drop).unwrap_err();
+            assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
+        }
+        assert_eq!(bodies.read(&pod(9), full("x")).await.map(drop).unwrap_err().code(), 429);
+        assert!(bodies.read(&caller(Credential::Node, 1), largest()).await.is_ok());
+        held.pop();
+        assert!(bodies.read(&pod(9), largest()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn body_without_a_length_is_counted_while_it_arrives() {
+        let (bodies, pieces) = (Bodies::default(), |count| {
+            let pieces = (0..count).map(|_| Ok::<_, BoxError>(Bytes::from_static(&[b'x'; 1 << 20])));
+            body_of(stream::iter(pieces.collect::<Vec<_>>()))
+        });
+        let _held = [
+            bodies.read(&pod(1), largest()).await.unwrap(),
+            bodies.read(&pod(1), pieces(1)).await.unwrap(),
+        ];
+        assert_eq!(bodies.read(&pod(1), pieces(3)).await.map(drop).unwrap_err().code(), 429);
+        assert!(bodies.read(&pod(1), pieces(2)).await.is_ok());
+        assert_eq!(bodies.read(&pod(2), pieces(4)).await.map(drop).unwrap_err().code(), 413);
+    }
+}
