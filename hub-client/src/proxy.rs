@@ -21,6 +21,7 @@ pub mod caller;
 mod filtered;
 pub mod local;
 pub mod offline;
+pub mod open_answers;
 pub mod pass_through;
 pub mod places;
 mod precondition;

@@ -36,6 +36,7 @@ use crate::proxy::caller::Callers;
 use crate::proxy::caller::token::NodeToken;
 use crate::proxy::local::Local;
 use crate::proxy::offline::Offline;
+use crate::proxy::open_answers::OpenAnswers;
 use crate::proxy::pass_through::PassThrough;
 use crate::proxy::places::Places;
 use crate::proxy::serving::Serving;
@@ -312,6 +313,7 @@ impl Wiring {
                 reach: self.cloud.0.subscribe(),
                 tasks: self.tasks.clone(),
                 wake: self.cloud.1.clone(),
+                open: OpenAnswers::default(),
             },
             offline,
             heartbeat,

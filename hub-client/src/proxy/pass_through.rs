@@ -18,9 +18,10 @@ use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::ClientError;
 use yurt_runtime::http::server::ConnectionPlace;
-use yurt_runtime::http::{Body, broken_by, empty, pass, until};
+use yurt_runtime::http::{Body, broken_by, empty, holding, pass, until};
 
 use super::caller::{Caller, Credential};
+use super::open_answers::OpenAnswers;
 use super::screen;
 use crate::health::CloudReach;
 use crate::upstream::hop_by_hop::strip;
@@ -44,6 +45,8 @@ pub struct PassThrough {
     pub tasks: TaskGroup,
     /// Wakes the cloud's prober.
     pub wake: Arc<tokio::sync::Notify>,
+    /// Answers that pass to callers with tokens.
+    pub open: OpenAnswers,
 }
 
 // === impl PassThrough ===
@@ -53,8 +56,8 @@ impl PassThrough {
     ///
     /// # Errors
     /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on. 504 without
-    /// Retry-After when the cloud may have acted on a request that must not be repeated. 429 for an upgrade if the caller
-    /// has no place left for its connection.
+    /// Retry-After when the cloud may have acted on a request that must not be repeated. 429 if the caller has no place left
+    /// for an upgraded connection, or reads too many answers at a time.
     pub async fn send(
         &self,
         request: Request<Body>,
@@ -71,6 +74,7 @@ impl PassThrough {
         if let Some(upgrade) = upgrade_to_pass(request.headers()) {
             return self.upgrade(&places, request, &upgrade, caller).await;
         }
+        let counted = self.open.one_more(caller, info)?;
         let te = accepts_trailers(request.headers()).then(|| HeaderValue::from_static("trailers"));
         let (head, body) = request.into_parts();
         let mut outgoing = Outgoing::new(forwardable(head), body);
@@ -97,7 +101,10 @@ impl PassThrough {
             };
             let Some(request) = outgoing.take() else { break };
             match lost.run_until_cancelled(slot.send(request)).await {
-                Some(Ok(response)) => return Ok(answer(response, info.verb == Verb::Watch, lost)),
+                Some(Ok(response)) => {
+                    let response = answer(response, info.verb == Verb::Watch, lost);
+                    return Ok(response.map(|body| holding(body, counted)));
+                }
                 Some(Err(error)) => {
                     let may_repeat = error.is_unprocessed || outgoing.is_idempotent();
                     failed = Some(self.unreachable(&error.error, may_repeat));
@@ -403,6 +410,7 @@ mod tests {
             reach: watch::Sender::new(CloudReach { failed_probes: Some(0) }).subscribe(),
             tasks,
             wake: Arc::default(),
+            open: OpenAnswers::default(),
         });
         handler(move |request, _| {
             let pass_through = pass_through.clone();

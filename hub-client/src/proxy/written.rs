@@ -24,6 +24,8 @@ use crate::copied::Copies;
 
 /// Maximum bytes of an answer that are read for its resourceVersion; a larger answer passes unread.
 const ANSWER_MAX: usize = 3 << 20;
+/// Maximum bytes of all answers that are being read: ten of the largest. Above it an answer passes unread, too.
+const ANSWERS_MAX: usize = 10 * ANSWER_MAX;
 /// Time during which reads wait for a write that the replica does not reflect.
 const WAITED_FOR: Duration = Duration::from_secs(30);
 
@@ -31,7 +33,7 @@ const WAITED_FOR: Duration = Duration::from_secs(30);
 pub struct Written {
     clock: Clock,
     writes: Mutex<BTreeMap<String, Write>>,
-    /// Answers on their way to a client; each is bounded for itself.
+    /// Answers on their way to a client.
     copies: Copies,
 }
 
@@ -81,7 +83,7 @@ impl Written {
         Self {
             clock,
             writes: Mutex::default(),
-            copies: Copies::within(usize::MAX),
+            copies: Copies::within(ANSWERS_MAX),
         }
     }
 
@@ -199,6 +201,9 @@ impl Note {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+    use yurt_runtime::http::full;
+
     use super::*;
 
     const ALL: &str = "services";
@@ -210,6 +215,34 @@ mod tests {
             plain(Some(Box::default()), zipped).map(|plain| plain.len())
         };
         assert_eq!((of(ANSWER_MAX), of(ANSWER_MAX + 1)), (Some(ANSWER_MAX), None));
+    }
+
+    /// Their clients read all but the last byte.
+    #[tokio::test]
+    async fn answers_that_clients_do_not_read_to_their_end_are_bounded_together() {
+        let written = Written::new(Clock::fake().0);
+        let piece = Bytes::from(vec![b' '; ANSWER_MAX - 1]);
+        let mut held = Vec::new();
+        for _ in 0..ANSWERS_MAX / piece.len() {
+            let pieces = [piece.clone(), Bytes::from_static(b" ")].map(Ok::<_, std::convert::Infallible>);
+            let body = yurt_runtime::http::stream(futures_util::stream::iter(pieces));
+            let mut body = written.copies.of(body, ANSWER_MAX, drop);
+            body.frame().await.unwrap().unwrap();
+            held.push(body);
+        }
+        let read = Arc::new(Mutex::new(0));
+        let note = |body| {
+            let read = read.clone();
+            let body = written
+                .copies
+                .of(body, ANSWER_MAX, move |answer| *read.lock() += answer.len());
+            body.collect()
+        };
+        note(full(piece.clone())).await.unwrap();
+        assert_eq!(*read.lock(), 0, "it passes unread");
+        held.pop();
+        note(full(piece.clone())).await.unwrap();
+        assert_eq!(*read.lock(), piece.len());
     }
 
     #[test]

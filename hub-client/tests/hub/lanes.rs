@@ -178,6 +178,32 @@ async fn readers_that_stall_delay_no_other_stream_of_their_connection() {
 }
 
 #[tokio::test]
+async fn answers_that_a_bearer_does_not_read_take_its_share_alone() {
+    const SHARE: usize = 128;
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(WATCHED, async |_| Response::new(large().0));
+    cloud.on(ALL, async |_| answer_json(StatusCode::OK, "{}"));
+    let open = async |path: &str| {
+        let pod = hub.bearer("pod/v1", "t");
+        pod.open(request(Method::GET, path, &[], empty())).await
+    };
+    let mut unread = futures_util::future::join_all((0..SHARE).map(|_| open(WATCHED))).await;
+    assert!(unread.iter().all(|answer| answer.status() == StatusCode::OK));
+    let made_up = hub.bearer("pod/v1", "another");
+    let refused = made_up.get(ALL).await;
+    assert_eq!((refused.code, refused.header("retry-after")), (429, Some("1")));
+    let watch = open(&format!("{WATCHED}?watch=1")).await;
+    assert_eq!(watch.status(), StatusCode::OK, "watches have a share of their own");
+    hub.kubelet().get(ALL).await.expect(200);
+    unread.pop();
+    eventually("the share must have room again", async || {
+        (made_up.get(ALL).await.code == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn large_bodies_pass_without_being_held() {
     const HELD_MAX: usize = 40 << 20;
     let cloud = Cloud::start().await;
