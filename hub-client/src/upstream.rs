@@ -185,28 +185,14 @@ impl Cloud {
     /// Creates a cloud of one server at `url`, without TLS and identity.
     #[cfg(test)]
     pub(crate) fn for_test(url: &str) -> Self {
-        let uri: Uri = url.parse().expect("a URL");
-        let client = HttpClient::new(uri, None, Protocol::Http1, CONNECT_TIMEOUT).expect("a client without TLS");
-        let lane = || Lane::new(client.clone(), NODE_WINDOW, TaskGroup::new());
-        let forwarding = Forwarding {
-            calls: lane(),
-            streams: lane(),
-            proxied: lane(),
-            single: client.clone(),
-        };
-        let server = CloudServer {
-            node: forwarding.clone(),
-            token: forwarding,
-            streams: client.clone(),
-            knocks: client.clone(),
-            selections: lane(),
-            token_selections: lane(),
-            beats: client,
-            delegate: None,
-            signs: LifeSigns::default(),
-            availability: Arc::default(),
-        };
-        Self::new(vec![server], LbMode::default(), None)
+        Self::of_servers(&[url])
+    }
+
+    /// As [`Self::for_test`], of several servers.
+    #[cfg(test)]
+    pub(crate) fn of_servers(urls: &[&str]) -> Self {
+        let servers = urls.iter().map(|url| CloudServer::for_test(url));
+        Self::new(servers.collect(), LbMode::default(), None)
     }
 
     fn new(servers: Vec<CloudServer>, mode: LbMode, delegate_token: Option<RotatedToken>) -> Self {
@@ -318,6 +304,31 @@ impl Forwarding {
 // === impl CloudServer ===
 
 impl CloudServer {
+    #[cfg(test)]
+    fn for_test(url: &str) -> Self {
+        let uri: Uri = url.parse().expect("a URL");
+        let client = HttpClient::new(uri, None, Protocol::Http1, CONNECT_TIMEOUT).expect("a client without TLS");
+        let lane = || Lane::new(client.clone(), NODE_WINDOW, TaskGroup::new());
+        let forwarding = Forwarding {
+            calls: lane(),
+            streams: lane(),
+            proxied: lane(),
+            single: client.clone(),
+        };
+        Self {
+            node: forwarding.clone(),
+            token: forwarding,
+            streams: client.clone(),
+            knocks: client.clone(),
+            selections: lane(),
+            token_selections: lane(),
+            beats: client,
+            delegate: None,
+            signs: LifeSigns::default(),
+            availability: Arc::default(),
+        }
+    }
+
     /// Makes new requests use new connections.
     pub(crate) fn reconnect(&self) {
         let clients = [

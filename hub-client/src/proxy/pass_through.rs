@@ -9,7 +9,8 @@ use http::header::{CONNECTION, HOST, HeaderName, TE, TRAILER, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, BodyStream};
-use hyper::body::{Body as _, Frame};
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -124,8 +125,8 @@ impl PassThrough {
         Err(failed.unwrap_or_else(away))
     }
 
-    /// Sends a request that asks for an upgrade, over a connection of its own. The upgraded connection holds the client's
-    /// place until it ends.
+    /// Sends a request that asks for an upgrade, over a connection of its own: to the first server that takes it. The
+    /// upgraded connection holds the client's place until it ends.
     async fn upgrade(
         &self,
         places: &[usize],
@@ -133,25 +134,42 @@ impl PassThrough {
         upgrade: &HeaderValue,
         caller: &Caller,
     ) -> Result<Response<Body>, Status> {
-        let Some(server) = places.first().map(|place| self.cloud.at(*place)) else {
-            return Err(away());
-        };
         let downstream = hyper::upgrade::on(&mut request);
-        let place = request.extensions_mut().remove::<ConnectionPlace>();
+        let held = request.extensions_mut().remove::<ConnectionPlace>();
         let (head, body) = request.into_parts();
-        let mut head = forwardable(head);
-        head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        head.headers.insert(UPGRADE, upgrade.clone());
-        let client = &forwarding(server, caller).single;
-        let lost = server.availability.lost();
-        let sent = lost
-            .run_until_cancelled(client.send(Request::from_parts(head, body)))
-            .await;
-        let mut response = match sent {
-            Some(Ok(response)) => response,
-            Some(Err(error)) => return Err(self.unreachable(&error, error.never_sent())),
-            None => return Err(silent(false)),
-        };
+        let mut outgoing = Outgoing::new(forwardable(head), body);
+        let headers = &mut outgoing.head.headers;
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, upgrade.clone());
+        let mut failed = away();
+        for place in places {
+            let server = self.cloud.at(*place);
+            let Some(request) = outgoing.take() else { break };
+            let lost = server.availability.lost();
+            let sending = forwarding(server, caller).single.send(request);
+            match lost.run_until_cancelled(sending).await {
+                Some(Ok(response)) => return self.upgraded(response, downstream, held, caller, lost),
+                Some(Err(error)) => {
+                    failed = self.unreachable(&error, false);
+                    if !error.never_sent() {
+                        break;
+                    }
+                }
+                None => return Err(silent(false)),
+            }
+        }
+        Err(failed)
+    }
+
+    /// Returns the answer to a request for an upgrade, and connects both sides if it is granted.
+    fn upgraded(
+        &self,
+        mut response: Response<Incoming>,
+        downstream: OnUpgrade,
+        place: Option<ConnectionPlace>,
+        caller: &Caller,
+        lost: CancellationToken,
+    ) -> Result<Response<Body>, Status> {
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             // The cloud has verified the caller.
             if let (Some(place), Some(known)) = (&place, caller.known()) {
@@ -355,7 +373,7 @@ fn answer(response: Response<Body>, is_watch: bool, lost: CancellationToken) -> 
 }
 
 /// Copies in both directions until one side ends.
-async fn tunnel(downstream: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade::OnUpgrade) {
+async fn tunnel(downstream: OnUpgrade, upstream: OnUpgrade) {
     let (Ok(downstream), Ok(upstream)) = tokio::join!(downstream, upstream) else {
         return;
     };
@@ -403,10 +421,10 @@ mod tests {
         })
     }
 
-    /// Passes all requests on to `cloud` as those of one pod.
-    fn passing_on(cloud: &str, tasks: TaskGroup) -> Handler {
+    /// Passes all requests on to the servers of a cloud as those of one pod.
+    fn passing_on(servers: &[&str], tasks: TaskGroup) -> Handler {
         let pass_through = Arc::new(PassThrough {
-            cloud: Arc::new(Cloud::for_test(cloud)),
+            cloud: Arc::new(Cloud::of_servers(servers)),
             reach: watch::Sender::new(CloudReach { failed_probes: Some(0) }).subscribe(),
             tasks,
             wake: Arc::default(),
@@ -430,6 +448,23 @@ mod tests {
         })
     }
 
+    /// A pod's upgrade over a connection of its own.
+    async fn upgrade(hub: &str) -> Response<Incoming> {
+        let pod = HttpClient::new(hub.parse().unwrap(), None, Protocol::Http1, Duration::from_secs(20)).unwrap();
+        let ask = Request::post(EXEC).header(CONNECTION, "Upgrade");
+        let ask = ask.header(UPGRADE, "SPDY/3.1").body(empty()).unwrap();
+        pod.send(ask).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn upgrade_goes_to_the_next_server_if_the_first_one_refuses_connections() {
+        let tasks = TaskGroup::new();
+        let cloud = serve(&tasks, Limits::default(), upgrading(tasks.clone())).await;
+        let passing_on = passing_on(&["http://127.0.0.1:1", &cloud], tasks.clone());
+        let hub = serve(&tasks, Limits::default(), passing_on).await;
+        assert_eq!(upgrade(&hub).await.status(), StatusCode::SWITCHING_PROTOCOLS);
+    }
+
     /// The hub's server does not serve an upgraded connection any more, but counts it.
     #[tokio::test]
     async fn upgraded_connections_of_a_pod_hold_their_places_until_they_end() {
@@ -440,24 +475,18 @@ mod tests {
             max_connections: 8,
             ..Limits::default()
         };
-        let hub = serve(&tasks, limits, passing_on(&cloud, tasks.clone())).await;
-        let upgrade = async || {
-            let pod = HttpClient::new(hub.parse().unwrap(), None, Protocol::Http1, Duration::from_secs(20)).unwrap();
-            let ask = Request::post(EXEC).header(CONNECTION, "Upgrade");
-            let ask = ask.header(UPGRADE, "SPDY/3.1").body(empty()).unwrap();
-            pod.send(ask).await.unwrap()
-        };
+        let hub = serve(&tasks, limits, passing_on(&[&cloud], tasks.clone())).await;
         let mut held = Vec::new();
         for _ in 0..4 {
-            held.push(upgrade().await);
+            held.push(upgrade(&hub).await);
         }
         assert!(held.iter().all(|one| one.status() == StatusCode::SWITCHING_PROTOCOLS));
-        let refused = upgrade().await;
+        let refused = upgrade(&hub).await;
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(refused.headers()[CONNECTION], "close");
         held.pop();
         eventually("the place must be free again", async || {
-            (upgrade().await.status() == StatusCode::SWITCHING_PROTOCOLS).then_some(())
+            (upgrade(&hub).await.status() == StatusCode::SWITCHING_PROTOCOLS).then_some(())
         })
         .await;
     }
