@@ -118,9 +118,12 @@ pub struct Limits {
     /// sixteenth of the free places, or four.
     pub max_connections: usize,
     /// Maximum number of concurrent connections of all other clients, unfinished handshakes included; those of this
-    /// machine have as many again. Further connections replace the oldest one, or wait in the backlog.
+    /// machine have as many again. Further connections replace the oldest one, or wait.
     pub max_strangers: usize,
-    /// The same for one address, or one IPv6 network of 64 bits. It does not apply to this machine.
+    /// Maximum number of connections that wait for a stranger's place, beside the next one in turn; those of this machine
+    /// have as many again. Further ones are closed.
+    pub max_waiting: usize,
+    /// As `max_strangers`, for one address, or one IPv6 network of 64 bits. It does not apply to this machine.
     pub max_strangers_per_address: usize,
     /// Maximum time that a connection waits before its handshake, when others of its address were cut for floods or
     /// abandoned. On this machine a fifth. Below the time after which a waiting stranger may be evicted.
@@ -169,6 +172,8 @@ pub const MAX_CONNECTIONS: usize = 3000;
 /// For handshakes in progress, probes, and answers to unauthenticated clients. A handshake takes about a millisecond of
 /// CPU: a fleet that reconnects at the same time is served in order.
 pub const MAX_STRANGERS: usize = 256;
+/// A fleet of a thousand that reconnects at the same time waits and is served in order.
+pub const MAX_WAITING: usize = 1024;
 /// A host has one or two connections before it authenticates.
 pub const MAX_STRANGERS_PER_ADDRESS: usize = 16;
 /// Two handshakes a second for an address that floods. A hub that shares the address with the attacker still renews its
@@ -302,16 +307,16 @@ impl Server {
             tls.watch(&tasks);
         }
         info!(addr = %self.addr, tls = self.tls.is_some(), "Serving");
-        let door = Door {
+        let door = Arc::new(Door {
             places: Places::new(&self.limits),
             holds: Holds::new(self.limits.max_hold, self.metrics),
             wants_uids: self.wants_uids,
             is_local: self.is_local,
-        };
-        let acceptor = Acceptor::new(self.tls, self.limits, self.ranks, handler, tasks.clone());
-        tasks
-            .clone()
-            .spawn_critical("accept", door.accept(self.listener, acceptor, tasks));
+            max_waiting: self.limits.max_waiting,
+            acceptor: Acceptor::new(self.tls, self.limits, self.ranks, handler, tasks.clone()),
+            tasks: tasks.clone(),
+        });
+        tasks.spawn_critical("accept", door.accept(self.listener));
         serving
     }
 }
@@ -347,13 +352,14 @@ impl Serving {
 
 impl Limits {
     /// The same limits, or lower ones where `files` open files do not suffice, which is logged. At most a quarter is
-    /// for strangers.
+    /// for strangers, and another one for those that wait.
     #[must_use]
     pub fn within(mut self, files: usize) -> Self {
         let wanted = self.files();
         if wanted > files {
             self.max_strangers = self.max_strangers.min(files / 8).max(1);
-            let left = files.saturating_sub(2 * self.max_strangers);
+            self.max_waiting = self.max_waiting.min(files / 8).max(1);
+            let left = files.saturating_sub(2 * (self.max_strangers + self.max_waiting));
             self.max_connections = self.max_connections.min(left).max(1);
             let (max_connections, max_strangers) = (self.max_connections, self.max_strangers);
             warn!(
@@ -371,6 +377,7 @@ impl Limits {
     /// Number of open files that these limits need.
     fn files(&self) -> usize {
         self.max_strangers
+            .saturating_add(self.max_waiting)
             .saturating_mul(2)
             .saturating_add(self.max_connections)
     }
@@ -381,6 +388,7 @@ impl Default for Limits {
         Limits {
             max_connections: MAX_CONNECTIONS,
             max_strangers: MAX_STRANGERS,
+            max_waiting: MAX_WAITING,
             max_strangers_per_address: MAX_STRANGERS_PER_ADDRESS,
             max_hold: MAX_HOLD,
             handshake_timeout: HANDSHAKE_TIMEOUT,

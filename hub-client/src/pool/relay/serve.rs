@@ -83,6 +83,7 @@ impl Relay {
         let limits = ServerLimits {
             max_connections: CONNECTIONS_MAX,
             max_strangers: CONNECTIONS_MAX,
+            max_waiting: CONNECTIONS_MAX,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             header_timeout: HEADER_TIMEOUT,
             max_streams: 1,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::connection::Acceptor;
@@ -20,6 +21,9 @@ use crate::tasks::TaskGroup;
 pub(super) type IsLocal = fn(IpAddr, IpAddr) -> bool;
 
 /// Accepts the connections of a server.
+///
+/// A connection without a credential may have to wait for its place. Those from the network and those of this machine
+/// wait in queues of their own, so that neither waits for the other.
 pub(super) struct Door {
     pub(super) places: Arc<Places>,
     pub(super) holds: Arc<Holds>,
@@ -27,6 +31,19 @@ pub(super) struct Door {
     /// budget.
     pub(super) wants_uids: bool,
     pub(super) is_local: IsLocal,
+    /// Maximum length of a queue.
+    pub(super) max_waiting: usize,
+    pub(super) acceptor: Arc<Acceptor>,
+    pub(super) tasks: TaskGroup,
+}
+
+/// A connection without a place.
+struct Arrival {
+    stream: TcpStream,
+    addr: SocketAddr,
+    local_addr: SocketAddr,
+    uid: Option<u32>,
+    is_local: bool,
 }
 
 /// An admitted connection.
@@ -46,20 +63,29 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 impl Door {
     /// Accepts connections until the group's token is cancelled.
-    pub(super) async fn accept(self, listener: TcpListener, acceptor: Arc<Acceptor>, tasks: TaskGroup) {
-        let token = tasks.token();
+    pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
+        let token = self.tasks.token();
+        let (local, remote) = (self.queue(), self.queue());
         loop {
             let Some(accepted) = token.run_until_cancelled(listener.accept()).await else {
                 return;
             };
             match accepted {
                 Ok((stream, addr)) => {
-                    let Some(guest) = token.run_until_cancelled(self.enter(stream, addr)).await else {
-                        return;
+                    let Some(arrival) = self.arrival(stream, addr) else {
+                        continue;
                     };
-                    let Some(guest) = guest else { continue };
-                    let acceptor = acceptor.clone();
-                    tasks.spawn_isolated("connection", async move { acceptor.serve(guest).await });
+                    let of_root = (arrival.uid == Some(0)).then(|| self.places.enter_known("root"));
+                    if let Some(place) = of_root.flatten() {
+                        self.serve(arrival, place);
+                        continue;
+                    }
+                    let queue = if arrival.is_local { &local } else { &remote };
+                    if queue.try_send(arrival).is_err() {
+                        self.places.tell_refused(&addr.ip());
+                    }
+                    // A burst waits for places, and not for the task that gives them.
+                    tokio::task::yield_now().await;
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -71,8 +97,25 @@ impl Door {
         }
     }
 
-    /// `None` for a connection that gets no place.
-    async fn enter(&self, stream: TcpStream, addr: SocketAddr) -> Option<Guest> {
+    /// Starts the task that gives connections a stranger's place, in the order in which they are sent to it.
+    fn queue(self: &Arc<Self>) -> mpsc::Sender<Arrival> {
+        let (queue, mut arrivals) = mpsc::channel::<Arrival>(self.max_waiting);
+        let (this, token) = (self.clone(), self.tasks.token());
+        self.tasks.spawn_critical("places", async move {
+            let serving = async {
+                while let Some(arrival) = arrivals.recv().await {
+                    if let Some(place) = this.places.enter(arrival.addr.ip(), arrival.is_local).await {
+                        this.serve(arrival, place);
+                    }
+                }
+            };
+            token.run_until_cancelled(serving).await;
+        });
+        queue
+    }
+
+    /// `None` for a connection that is closed already.
+    fn arrival(&self, stream: TcpStream, addr: SocketAddr) -> Option<Arrival> {
         let local_addr = match stream.local_addr() {
             Ok(local_addr) => local_addr,
             Err(error) => {
@@ -85,19 +128,29 @@ impl Door {
             true => uid_behind(&stream, addr, local_addr),
             false => None,
         };
-        let of_root = (uid == Some(0)).then(|| self.places.enter_known("root")).flatten();
-        let place = match of_root {
-            Some(place) => place,
-            None => self.places.enter(addr.ip(), is_local).await?,
-        };
-        Some(Guest {
-            record: self.holds.record(Origin::new(addr.ip(), uid), is_local),
+        Some(Arrival {
             stream,
             addr,
             local_addr,
             uid,
-            place,
+            is_local,
         })
+    }
+
+    /// Serves a connection that has a place.
+    fn serve(&self, arrival: Arrival, place: Place) {
+        let Arrival { addr, uid, .. } = arrival;
+        let guest = Guest {
+            record: self.holds.record(Origin::new(addr.ip(), uid), arrival.is_local),
+            stream: arrival.stream,
+            addr,
+            local_addr: arrival.local_addr,
+            uid,
+            place,
+        };
+        let acceptor = self.acceptor.clone();
+        self.tasks
+            .spawn_isolated("connection", async move { acceptor.serve(guest).await });
     }
 }
 

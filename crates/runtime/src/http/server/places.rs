@@ -109,6 +109,11 @@ impl Places {
         }
     }
 
+    /// Notes in the log that a connection of `address` gets no place, because too many wait.
+    pub(super) fn tell_refused(&self, address: &IpAddr) {
+        self.held.lock().tell(address, "strangers");
+    }
+
     /// Takes a place of the large budget for a connection of this machine's root, which has no limit of its own.
     pub(super) fn enter_known(self: &Arc<Self>, name: &str) -> Option<Place> {
         let name = Arc::from(name);

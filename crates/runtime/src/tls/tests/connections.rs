@@ -94,13 +94,33 @@ async fn strangers_of_this_machine_have_places_of_their_own() {
     let server = server.with_local(|from, _| from == IpAddr::V4(Ipv4Addr::LOCALHOST));
     let serving = server.serve(&tasks, handler(here));
     let mut held = Vec::new();
-    for host in 2..6 {
+    // One more than there are places waits for its turn.
+    for host in 2..7 {
         held.push(silent(serving.local_addr(), host).await);
     }
     for _ in 0..3 {
         assert_eq!(said(&client(&serving, &ca, None)).await.unwrap(), "here");
     }
     assert!(held.iter().all(is_open), "none was evicted because of it");
+}
+
+#[tokio::test]
+async fn connection_beyond_those_that_may_wait_is_closed() {
+    let (tasks, ca) = (TaskGroup::new(), CertificateAuthority::generate("a").unwrap());
+    let limits = Limits {
+        max_waiting: 1,
+        ..limits(1, 100)
+    };
+    let server = bind(&ca, limits).await.with_local(|_, _| false);
+    let serving = server.serve(&tasks, handler(here));
+    // One has the place, the next one is in turn, and one waits behind it.
+    let mut held = Vec::new();
+    for host in 2..6 {
+        held.push(silent(serving.local_addr(), host).await);
+    }
+    let closed = tokio::time::timeout(TIMEOUT, held[3].readable());
+    assert!(closed.await.is_ok() && !is_open(&held[3]));
+    assert!(held[..3].iter().any(is_open), "it did not wait for their end");
 }
 
 /// The ports of a program: sockets at one of them neither delay connections to another nor give way to them.
