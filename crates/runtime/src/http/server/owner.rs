@@ -85,6 +85,17 @@ fn tuple(client: SocketAddr, server: SocketAddr) -> [u8; TUPLE] {
     tuple
 }
 
+/// The tuple in the form of [`tuple`]. The kernel returns a socket of both families with its IPv4 addresses mapped to IPv6.
+fn canonical(mut tuple: [u8; TUPLE]) -> [u8; TUPLE] {
+    for address in tuple[4..].as_chunks_mut::<16>().0 {
+        if let IpAddr::V4(mapped) = IpAddr::from(*address).to_canonical() {
+            *address = [0; 16];
+            address[..4].copy_from_slice(&mapped.octets());
+        }
+    }
+    tuple
+}
+
 fn request(family: u8, tuple: &[u8; TUPLE]) -> Vec<u8> {
     let mut request = Vec::with_capacity(HEADER + REQUEST);
     request.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
@@ -125,8 +136,8 @@ fn parse(answer: &[u8], tuple: &[u8; TUPLE]) -> io::Result<Option<u32>> {
         Ok::<_, io::Error>(u32::from_ne_bytes(*bytes))
     };
     let is_open = body[STATE_AT] == TCP_ESTABLISHED && number(INODE_AT)? != 0;
-    let is_it = body[ID_AT..ID_AT + TUPLE] == tuple[..];
-    Ok((is_open && is_it).then_some(number(UID_AT)?))
+    let id = body[ID_AT..].first_chunk().ok_or_else(strange)?;
+    Ok((is_open && canonical(*id) == *tuple).then_some(number(UID_AT)?))
 }
 
 #[cfg(test)]
@@ -154,6 +165,13 @@ mod tests {
             let (_client, server, _listener) = connected(address);
             assert_eq!(uid(&server), Some(own), "{address}");
         }
+        // A client of both families that connects to an address of one.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let _client = TcpStream::connect(("::ffff:127.0.0.1", port)).unwrap();
+        let server = listener.accept().unwrap().0;
+        assert!(server.peer_addr().unwrap().is_ipv4());
+        assert_eq!(uid(&server), Some(own));
         // A listener of both families sees an address of one in the form of the other.
         let listener = TcpListener::bind("[::]:0").unwrap();
         let _client = TcpStream::connect(("127.0.0.1", listener.local_addr().unwrap().port())).unwrap();
