@@ -76,10 +76,7 @@ impl ReloadingClientTls {
     /// # Errors
     /// Names the file, and its fault; the caller keeps the previous configuration.
     pub fn poll_files(&self) -> Result<Option<ClientConfig>, TlsError> {
-        if !self.files.changed()? {
-            return Ok(None);
-        }
-        self.source.config().map(Some)
+        self.files.rebuilt(|| self.source.config())
     }
 
     /// Starts the task that passes a changed configuration to `apply`, checking every [`POLL_INTERVAL`].

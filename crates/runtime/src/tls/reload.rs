@@ -16,7 +16,7 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct WatchedFiles {
     sources: Vec<PemSource>,
-    // Contents of `sources`, in their order, at the last build or attempt. Never held while reading files.
+    // Contents of `sources`, in their order, before the last build. Never held while reading files.
     seen: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -34,15 +34,16 @@ impl WatchedFiles {
         Ok(WatchedFiles { sources, seen })
     }
 
-    /// True if a file differs from the last call. An unreadable file is an error on every call.
-    pub(super) fn changed(&self) -> Result<bool, TlsError> {
+    /// Builds a new configuration if a file changed since the last one. An unreadable file or a failed build is an error
+    /// on every call.
+    pub(super) fn rebuilt<T>(&self, build: impl FnOnce() -> Result<T, TlsError>) -> Result<Option<T>, TlsError> {
         let now = read(&self.sources)?;
-        let mut seen = self.seen.lock();
-        if *seen == now {
-            return Ok(false);
+        if *self.seen.lock() == now {
+            return Ok(None);
         }
-        *seen = now;
-        Ok(true)
+        let built = build()?;
+        *self.seen.lock() = now;
+        Ok(Some(built))
     }
 
     /// True if there is nothing to poll.
@@ -56,4 +57,25 @@ fn read(sources: &[PemSource]) -> Result<Vec<Vec<u8>>, TlsError> {
         .iter()
         .map(|source| source.read().map(std::borrow::Cow::into_owned))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn change_is_built_again_until_a_build_succeeds() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.crt");
+        std::fs::write(&file, "one").unwrap();
+        let files = WatchedFiles::new([&PemSource::File(file.clone())]).unwrap();
+        let build = || Ok("built");
+        assert_eq!(files.rebuilt(build).unwrap(), None);
+        std::fs::write(&file, "two").unwrap();
+        // A file may be unreadable for a moment.
+        let fails = || PemSource::File(folder.path().join("none")).read().map(drop);
+        assert!(files.rebuilt(fails).is_err());
+        assert_eq!(files.rebuilt(build).unwrap(), Some("built"));
+        assert_eq!(files.rebuilt(build).unwrap(), None);
+    }
 }

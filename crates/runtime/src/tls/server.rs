@@ -176,11 +176,11 @@ impl ReloadingServerTls {
     /// # Errors
     /// Names the file, and its fault; the previous configuration stays in use.
     pub fn poll_files(&self) -> Result<bool, TlsError> {
-        if !self.shared.files.changed()? {
-            return Ok(false);
-        }
         let version = self.authorities().map_or(0, |authorities| authorities.version + 1);
-        let current = Current::of(&self.shared.source, self.shared.clients, version)?;
+        let build = || Current::of(&self.shared.source, self.shared.clients, version);
+        let Some(current) = self.shared.files.rebuilt(build)? else {
+            return Ok(false);
+        };
         *self.shared.current.write() = current;
         self.shared.changes.send_modify(|count| *count += 1);
         Ok(true)
