@@ -26,6 +26,7 @@ const BAD_FLAGS: u8 = 2;
     name = "yurthub",
     version,
     max_term_width = 120,
+    args_override_self = true,
     args_conflicts_with_subcommands = true
 )]
 struct CommandLine {
@@ -87,6 +88,9 @@ async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
         Ok(inherited) => inherited,
         Err(error) => return exit::fail(error),
     };
+    if !config.without_effect.is_empty() {
+        tracing::warn!(flags = ?config.without_effect, "Flags have no effect");
+    }
     // Each connection uses an open file.
     if let Err(error) = files::raise() {
         tracing::warn!(%error, "Failed to raise the limit of open files");

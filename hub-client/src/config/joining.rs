@@ -106,6 +106,7 @@ impl JoiningFlags {
             .discovery_token_ca_cert_hash
             .iter()
             .map(|hash| hash.trim().to_owned())
+            .filter(|hash| !hash.is_empty())
             .collect();
         if let Some(wrong) = hashes.iter().find(|hash| !is_hash(hash)) {
             let problem = format!("{wrong:?} must be sha256: and {HASH_LEN} hexadecimal digits");

@@ -54,3 +54,16 @@ fn filters_are_listed_and_explained_without_a_hub() {
     assert_eq!(code, Some(2), "{line}");
     assert!(line.contains("--component"), "{line}");
 }
+
+#[test]
+fn last_value_of_a_repeated_flag_counts_as_in_openyurt() {
+    let flags = [
+        "--proxy-port=1",
+        "--proxy-port=2",
+        "--gc-frequency=120",
+        "--lb-mode=none",
+    ];
+    let (code, line) = fail(Command::new(PROGRAM).args(flags));
+    assert_eq!(code, Some(2), "{line}");
+    assert!(line.contains("--lb-mode"), "{line}");
+}
