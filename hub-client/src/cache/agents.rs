@@ -33,6 +33,17 @@ impl Agents {
     /// True if the lists and watches of `component` are cached.
     #[must_use]
     pub fn has(&self, component: &str) -> bool {
+        self.with(|components| components.has(component))
+    }
+
+    /// True if `component` reads no data of the cache, also without the cloud.
+    #[must_use]
+    pub fn excludes(&self, component: &str) -> bool {
+        self.with(|components| components.excludes(component))
+    }
+
+    /// Returns what `look` finds in the present set.
+    fn with(&self, look: impl FnOnce(&Components) -> bool) -> bool {
         let config = self.config.borrow().clone();
         let mut known = self.known.lock();
         if !Arc::ptr_eq(&known.0, &config) {
@@ -44,6 +55,6 @@ impl Agents {
             }
             *known = (config, read);
         }
-        known.1.has(component)
+        look(&known.1)
     }
 }

@@ -1,15 +1,15 @@
 //! Components whose lists and watches are cached: a built-in set, and those that key `cache_agents` of ConfigMap
-//! `yurt-hub-cfg` adds. Pure.
+//! `yurt-hub-cfg` adds, without those that it excludes. Pure.
 
 use std::collections::BTreeSet;
 
-/// Key of the ConfigMap: names separated by commas, or `*` for all components.
+use crate::filter::binding::entry::{COMPONENT_MAX, is_component};
+
+/// Key of the ConfigMap: names separated by commas, `*` for all components, `-name` to exclude one.
 pub const CONFIG_KEY: &str = "cache_agents";
-/// Maximum length of a name, bytes.
-const NAME_MAX: usize = 63;
-/// Maximum number of names that the ConfigMap adds; later ones are reported and ignored.
-const ADDED_MAX: usize = 256;
-/// Components that are always cacheable, as in OpenYurt.
+/// Maximum number of names that the ConfigMap has; later ones are reported and ignored.
+const NAMES_MAX: usize = 256;
+/// Components that are cacheable unless the ConfigMap excludes them, as in OpenYurt.
 const BUILT_IN: [&str; 8] = [
     "kubelet",
     "kube-proxy",
@@ -29,6 +29,7 @@ const NEVER: [&str; 5] = ["kubectl", "k9s", "helm", "curl", "wget"];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Components {
     added: BTreeSet<String>,
+    excluded: BTreeSet<String>,
     all: bool,
     problems: Vec<String>,
 }
@@ -41,22 +42,33 @@ impl Components {
     #[must_use]
     pub fn parse(text: Option<&str>) -> Self {
         let (mut read, mut more) = (Self::default(), 0_usize);
-        let names = text.unwrap_or_default().split(',').map(str::trim);
-        for name in names.filter(|name| !name.is_empty()) {
-            let why = match name {
+        let entries = text.unwrap_or_default().split(',').map(str::trim);
+        for entry in entries.filter(|entry| !entry.is_empty()) {
+            let (name, is_excluded) = match entry.strip_prefix('-') {
+                Some(name) => (name.trim(), true),
+                None => (entry, false),
+            };
+            let why = match entry {
                 "*" => {
                     read.all = true;
                     continue;
                 }
-                name if NEVER.contains(&name) => Some("it is never cached"),
-                name if !is_name(name) => Some("a name has at most 63 characters of a-z, 0-9, '-' and '.'"),
-                _ if read.added.len() == ADDED_MAX => Some("256 names at most"),
+                _ if NEVER.contains(&name) => Some("it is never cached"),
+                _ if !is_component(name) => Some("a name has at most 63 characters of a-z, 0-9, '-', '_' and '.'"),
+                _ if read.added.len() + read.excluded.len() == NAMES_MAX => Some("256 names at most"),
                 _ => None,
+            };
+            let names = if is_excluded {
+                &mut read.excluded
+            } else {
+                &mut read.added
             };
             match why {
                 Some(_) if read.problems.len() >= PROBLEMS_MAX => more += 1,
-                Some(why) => read.problems.push(format!("{CONFIG_KEY} {:?}: {why}", shortened(name))),
-                None => drop(read.added.insert(name.to_owned())),
+                Some(why) => read
+                    .problems
+                    .push(format!("{CONFIG_KEY} {:?}: {why}", shortened(entry))),
+                None => drop(names.insert(name.to_owned())),
             }
         }
         if more > 0 {
@@ -69,9 +81,16 @@ impl Components {
     /// True if the lists and watches of `component` are cached.
     #[must_use]
     pub fn has(&self, component: &str) -> bool {
-        is_name(component)
+        is_component(component)
+            && !self.excludes(component)
             && !NEVER.contains(&component)
             && (self.all || BUILT_IN.contains(&component) || self.added.contains(component))
+    }
+
+    /// True if `component` reads no data of the cache, also without the cloud.
+    #[must_use]
+    pub fn excludes(&self, component: &str) -> bool {
+        self.excluded.contains(component)
     }
 
     /// Entries that are not used, each with its reason.
@@ -81,18 +100,9 @@ impl Components {
     }
 }
 
-fn is_name(name: &str) -> bool {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let is_outer = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    name.len() <= NAME_MAX
-        && name.bytes().all(is_inner)
-        && is_outer(name.bytes().next())
-        && is_outer(name.bytes().last())
-}
-
 /// The beginning of a text, for a message.
 fn shortened(text: &str) -> String {
-    text.chars().take(NAME_MAX + 1).collect()
+    text.chars().take(COMPONENT_MAX + 1).collect()
 }
 
 #[cfg(test)]
@@ -118,6 +128,23 @@ mod tests {
     }
 
     #[test]
+    fn excluded_name_is_not_cached_wherever_it_stands() {
+        for text in [
+            "*,-calico-ipam",
+            "-calico-ipam,*,calico-ipam",
+            "- calico-ipam,calico_node",
+        ] {
+            let read = Components::parse(Some(text));
+            assert!(read.excludes("calico-ipam") && !read.has("calico-ipam"), "{text}");
+            assert!(read.has("calico_node"), "{text}");
+            assert!(read.has("kubelet") && !read.excludes("kubelet"), "{text}");
+            assert_eq!(read.problems(), [""; 0], "{text}");
+        }
+        assert!(!Components::parse(Some("-coredns")).has("coredns"));
+        assert_eq!(Components::parse(Some("-,--x,-*")).problems().len(), 3);
+    }
+
+    #[test]
     fn entry_that_is_no_name_is_reported_and_costs_no_other() {
         let read = Components::parse(Some("../etc,kubectl,Flannel,ok"));
         assert!(read.has("ok") && !read.has("../etc") && !read.has("kubectl"));
@@ -125,7 +152,7 @@ mod tests {
         let many: Vec<_> = (0..300).map(|n| format!("a{n}")).collect();
         assert_eq!(
             Components::parse(Some(&many.join(","))).problems().len(),
-            300 - ADDED_MAX
+            300 - NAMES_MAX
         );
     }
 

@@ -6,6 +6,7 @@
 //! | list, watch of a cacheable component | the selection's replica; the cloud until it is complete | the replica, else 503 |
 //! | list, watch of another component | the cloud | the replica if there is one |
 //! | get of one object | the cloud | the complete replica that knows most about it |
+//! | any read of an excluded component | the cloud | 503 |
 //!
 //! While the cloud answers, it decides in every doubt: about rights, forms, and positions that the replica does not have.
 //! Reads with filters are answered by `filtered.rs`.
@@ -127,6 +128,9 @@ impl Cached {
     /// # Errors
     /// 403 for a caller without the right, 429 for one whose rights are not known, 503 while the data is not complete.
     pub async fn without_cloud(&self, head: &Head, caller: &Caller) -> Result<Option<Response<Body>>, Status> {
+        if self.agents.excludes(&caller.component) {
+            return Ok(None);
+        }
         let Head { request, info } = head;
         let entry = match (info.verb, &info.name) {
             (Verb::Get, Some(name)) => self.cache.covering(info, name, is_node(caller)),
@@ -241,7 +245,8 @@ impl Cached {
 
     fn is_cacheable(&self, headers: &HeaderMap, caller: &Caller) -> bool {
         let asks = headers.get(EDGE_CACHE).is_some_and(|value| value == "true");
-        asks || self.agents.has(&caller.component)
+        let component = &caller.component;
+        (asks && !self.agents.excludes(component)) || self.agents.has(component)
     }
 }
 

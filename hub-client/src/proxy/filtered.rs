@@ -218,6 +218,9 @@ impl Cached {
         if self.local.mode == WorkingMode::Cloud && !self.local.serving.cloud.borrow().is_up() {
             return Err(unavailable("the cloud does not answer, and --working-mode=cloud"));
         }
+        if self.agents.excludes(&caller.component) && self.local.serving.cloud.borrow().is_lost() {
+            return Err(unavailable("the cloud does not answer, and cache_agents excludes it"));
+        }
         let key = Key::of(info, request.uri().query());
         let key = key.ok_or_else(|| unavailable("this selection cannot be cached"))?;
         self.local.authorizer.check(caller, info).await?;

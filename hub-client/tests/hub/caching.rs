@@ -256,6 +256,36 @@ async fn component_that_is_not_cacheable_reads_at_the_cloud() {
 }
 
 #[tokio::test]
+async fn excluded_component_reads_at_the_cloud_and_nothing_without_it() {
+    let mut cloud = cloud_with_a_node().await;
+    cloud.allow("ipam", true);
+    cloud.put(
+        "configmaps",
+        json!({
+            "metadata": {"namespace": "kube-system", "name": "yurt-hub-cfg"}, "data": {"cache_agents": "*,-calico-ipam"},
+        }),
+    );
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.until("the configuration", |state| {
+        state["hubConfig"]["keys"] == json!(["cache_agents"])
+    })
+    .await;
+    let (ipam, other) = (hub.bearer("calico-ipam/1", "ipam"), hub.bearer("calico_node/1", "ipam"));
+    assert_eq!(list(&other, MAPS).await.0, ["settings"]);
+    until_live(&hub, MAPS_OF_TOKENS).await;
+    let before = counts(&cloud, MAPS).0;
+    ipam.get_with(MAPS, &[("edge-cache", "true")]).await.expect(200);
+    assert_eq!(list(&ipam, MAPS).await.0, ["settings"]);
+    assert_eq!(counts(&cloud, MAPS).0, before + 2, "each list is passed on");
+    cloud.go_away().await;
+    until_cloud_is(&hub, false).await;
+    assert_eq!(list(&other, MAPS).await.0, ["settings"]);
+    for path in [MAPS.to_owned(), format!("{MAPS}?watch=1"), format!("{MAPS}/settings")] {
+        ipam.get(&path).await.expect(503);
+    }
+}
+
+#[tokio::test]
 async fn caller_without_the_right_is_refused_with_and_without_the_cloud() {
     let mut cloud = cloud_with_a_node().await;
     cloud.allow("bad", false);
