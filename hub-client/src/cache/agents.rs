@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::components::{CONFIG_KEY, Components};
+use super::components::{CONFIG_KEY, Components, is_asked_for};
 use crate::failures::Failures;
 use crate::hub_config::HubConfig;
 
@@ -30,10 +31,11 @@ impl Agents {
         }
     }
 
-    /// True if the lists and watches of `component` are cached.
+    /// True if a read of `component` with these headers is cached.
     #[must_use]
-    pub fn has(&self, component: &str) -> bool {
-        self.with(|components| components.has(component))
+    pub fn caches(&self, component: &str, headers: &HeaderMap) -> bool {
+        let is_asked_for = is_asked_for(headers);
+        self.with(|components| components.has(component) || (is_asked_for && !components.excludes(component)))
     }
 
     /// True if `component` reads no data of the cache, also without the cloud.

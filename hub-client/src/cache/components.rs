@@ -3,10 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use http::HeaderMap;
+
 use crate::filter::binding::entry::{COMPONENT_MAX, is_component};
 
 /// Key of the ConfigMap: names separated by commas, `*` for all components, `-name` to exclude one.
 pub const CONFIG_KEY: &str = "cache_agents";
+/// Header with which a client asks for its reads to be cached, as in OpenYurt; it is not passed on to the cloud.
+pub const EDGE_CACHE: &str = "edge-cache";
 /// Maximum number of names that the ConfigMap has; later ones are reported and ignored.
 const NAMES_MAX: usize = 256;
 /// Components that are cacheable unless the ConfigMap excludes them, as in OpenYurt.
@@ -98,6 +102,13 @@ impl Components {
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
+}
+
+/// True if a client asks for its reads to be cached.
+#[must_use]
+pub fn is_asked_for(headers: &HeaderMap) -> bool {
+    let asked = headers.get(EDGE_CACHE);
+    asked.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
 }
 
 /// The beginning of a text, for a message.

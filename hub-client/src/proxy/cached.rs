@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::ACCEPT;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Response, Uri};
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{GroupVersionResource, ListOptions, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_runtime::http::Body;
@@ -33,8 +33,6 @@ use crate::config::WorkingMode;
 
 /// Maximum time that a request waits for the first list of its selection. A longer list is passed on.
 pub(super) const FIRST_LIST_MAX: Duration = Duration::from_secs(2);
-/// Header with which a client asks for its requests to be cached, as in OpenYurt.
-const EDGE_CACHE: &str = "edge-cache";
 /// `Retry-After` in seconds without the cloud and without the data.
 const RETRY_AFTER: u32 = 5;
 
@@ -78,7 +76,7 @@ impl Cached {
         let Some(key) = Key::of(info, request.uri().query()) else {
             return Ok(None);
         };
-        if !self.is_cacheable(request.headers(), caller) {
+        if !self.agents.caches(&caller.component, request.headers()) {
             return Ok(None);
         }
         let Some(entry) = self.entry(&key, &head, caller).await else {
@@ -241,12 +239,6 @@ impl Cached {
             is_fresh: self.local.data.is_fresh(replica.name()),
         };
         self.local.serving.answer(&selected, &info, source).await
-    }
-
-    fn is_cacheable(&self, headers: &HeaderMap, caller: &Caller) -> bool {
-        let asks = headers.get(EDGE_CACHE).is_some_and(|value| value == "true");
-        let component = &caller.component;
-        (asks && !self.agents.excludes(component)) || self.agents.has(component)
     }
 }
 

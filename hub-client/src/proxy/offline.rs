@@ -27,8 +27,8 @@ use crate::offline::{is_away, is_of_gateway};
 
 /// Maximum time of a small request at the cloud before it is answered here; the kubelet waits for 10 s.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Decides if answers for a component are kept.
-pub type IsCacheable = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+/// Decides if the answer to a request of a component with these headers is kept.
+pub type IsCacheable = Arc<dyn Fn(&str, &HeaderMap) -> bool + Send + Sync>;
 
 /// Answers without the cloud.
 pub struct Offline {
@@ -46,7 +46,7 @@ pub struct Offline {
     pub authorizer: Authorizer,
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// Components whose answers are kept.
+    /// Requests whose answers are kept.
     pub is_cacheable: IsCacheable,
 }
 
@@ -248,7 +248,8 @@ impl Offline {
         if matches!(caller.credential, Credential::Certificate { .. }) || is_impersonating(request.headers()) {
             return None;
         }
-        let component = Some(caller.component.as_str()).filter(|name| (self.is_cacheable)(name));
+        let is_kept = |name: &&str| !name.is_empty() && (self.is_cacheable)(name, request.headers());
+        let component = Some(caller.component.as_str()).filter(is_kept);
         let of_token = component.map(KeptRead::component_of_token);
         let component = match caller.credential {
             Credential::Node => component,

@@ -24,6 +24,7 @@ use yurt_runtime::http::{Body, broken_by, empty, holding, pass, until};
 use super::caller::{Caller, Credential};
 use super::open_answers::OpenAnswers;
 use super::screen;
+use crate::cache::components::EDGE_CACHE;
 use crate::health::CloudReach;
 use crate::upstream::hop_by_hop::strip;
 use crate::upstream::{Cloud, CloudServer, Forwarding};
@@ -324,12 +325,14 @@ fn without_trailers(body: Body) -> Body {
     pass(data)
 }
 
-/// Removes the headers of the client's connection, and those that only a front proxy may send.
+/// Removes the headers of the client's connection, those that are for this hub, and those that only a front proxy may
+/// send.
 #[must_use]
 pub fn forwardable(mut head: Parts) -> Parts {
     strip(&mut head.headers);
     head.headers.remove(HOST);
     head.headers.remove(UPGRADE);
+    head.headers.remove(EDGE_CACHE);
     let forged: Vec<HeaderName> = head
         .headers
         .keys()

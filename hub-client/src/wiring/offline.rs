@@ -47,8 +47,8 @@ impl Wiring {
             reach: self.cloud.0.subscribe(),
             accepts: self.config.mode == WorkingMode::Edge,
             is_cacheable: match self.config.mode {
-                WorkingMode::Edge => Arc::new(move |component| agents.has(component)),
-                WorkingMode::Cloud => Arc::new(|_| false),
+                WorkingMode::Edge => Arc::new(move |component, headers| agents.caches(component, headers)),
+                WorkingMode::Cloud => Arc::new(|_, _| false),
             },
         })
     }

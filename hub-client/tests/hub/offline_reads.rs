@@ -10,6 +10,7 @@ use super::harness::TestHub;
 
 const NODE: &str = "/api/v1/nodes/n1";
 const SECRET: &str = "/api/v1/namespaces/shop/secrets/db";
+const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
 const APIS: &str = "/apis";
 const GROUPS: &str = r#"{"kind":"APIGroupList","apiVersion":"v1","groups":[]}"#;
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -123,6 +124,38 @@ async fn refusal_of_a_pod_that_calls_itself_kubelet_deletes_nothing_of_the_kubel
         hub.kubelet().get(path).await.expect(200);
         pod.get(path).await.expect(503);
     }
+}
+
+#[tokio::test]
+async fn header_edge_cache_keeps_the_reads_of_any_component_and_stays_at_the_hub() {
+    let mut cloud = Cloud::start().await;
+    cloud.on(SECRET, |_| async { json(StatusCode::OK, "{\"kind\":\"Secret\"}") });
+    cloud.put(
+        "configmaps",
+        serde_json::json!({"metadata": {"namespace": "shop", "name": "settings"}}),
+    );
+    cloud.allow("theirs", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let agent = hub.bearer("agent/1", "theirs");
+    let asks = [("edge-cache", "True")];
+    agent.get_with(SECRET, &asks).await.expect(200);
+    agent.get_with(MAPS, &asks).await.expect(200);
+    until_kept(&hub, 1).await;
+    hub.until("the selection must be complete", |state| {
+        state["cache"]["selections"][format!("{MAPS}#tokens")]["complete"] == true
+    })
+    .await;
+    let is_passed_on = |path: &str| {
+        cloud
+            .seen(path)
+            .iter()
+            .any(|seen| seen.headers.contains_key("edge-cache"))
+    };
+    assert!(!is_passed_on(SECRET) && !is_passed_on(MAPS));
+    cloud.go_away().await;
+    assert_eq!(agent.get_with(SECRET, &asks).await.header("yurt-stale"), Some("true"));
+    assert_eq!(agent.get_with(MAPS, &asks).await.names(), ["settings"]);
+    agent.get(SECRET).await.expect(503);
 }
 
 #[tokio::test]
