@@ -1,11 +1,12 @@
 //! Metrics of the hub; names begin with upstream's prefix `node_yurthub_`.
 //!
 //! `collections`: data, source and age of each collection, and the lag of the coordinator. `filters`: results of the data
-//! filters. `offline`: what is kept for the time without the cloud.
+//! filters. `offline`: what is kept for the time without the cloud. `traffic`: bytes on the link to the cloud.
 
 pub(crate) mod collections;
 pub(crate) mod filters;
 pub(crate) mod offline;
+pub(crate) mod traffic;
 
 use collections::Collections;
 use filters::Filters;
@@ -39,7 +40,7 @@ pub struct Metrics {
     pub requests: IntCounterVec,
     /// 1 leader, 2 follower, 3 pending (upstream's numbers).
     pub role: IntGauge,
-    /// Reachability of each server: `cloud`, `coordinator`.
+    /// Health of each server: `host:port` of those of the cloud, and `coordinator`.
     pub reachable: IntGaugeVec,
     /// Metrics per collection.
     pub(crate) collections: Collections,

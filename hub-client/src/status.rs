@@ -35,6 +35,7 @@ use crate::pool::heartbeat::node_lease::OwnHeartbeat;
 use crate::proxy::approver::Approval;
 use crate::proxy::offline::Offline;
 use crate::replicas::{POOL_SCOPE, PoolData};
+use crate::upstream::Cloud;
 
 /// Inputs of the report.
 pub(crate) struct Report {
@@ -44,6 +45,8 @@ pub(crate) struct Report {
     /// The node's cache.
     pub(crate) cache: Cache,
     pub(crate) cloud: watch::Receiver<CloudReach>,
+    /// The cloud's servers.
+    pub(crate) servers: Arc<Cloud>,
     pub(crate) coordinator: Option<watch::Receiver<CoordinatorReach>>,
     pub(crate) election: watch::Receiver<ElectionView>,
     pub(crate) hub_config: watch::Receiver<Arc<HubConfig>>,
@@ -254,8 +257,13 @@ impl Report {
             HubState::PendingHub => 3,
         };
         self.metrics.role.set(role);
-        let up = i64::from(self.cloud.borrow().is_up());
-        self.metrics.reachable.with_label_values(&["cloud"]).set(up);
+        for server in (0..self.servers.len()).map(|place| self.servers.at(place)) {
+            let up = i64::from(server.availability.is_up() == Some(true));
+            self.metrics
+                .reachable
+                .with_label_values(&[server.beats.authority()])
+                .set(up);
+        }
         if self.coordinator.is_some() {
             let up = i64::from(self.coordinator_reachable());
             self.metrics.reachable.with_label_values(&["coordinator"]).set(up);

@@ -22,6 +22,7 @@ use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, TlsError};
 
 use crate::config::{Config, LbMode};
+use crate::metrics::traffic::Traffic;
 pub use availability::Availability;
 use identity::Identity;
 use token::{RotatedToken, TokenWatch};
@@ -149,6 +150,8 @@ pub struct Cloud {
     /// Number of requests so far that took a server in turn.
     turn: AtomicUsize,
     delegate_token: Option<RotatedToken>,
+    /// Bytes on the link.
+    traffic: Traffic,
 }
 
 /// Clients of the coordinator. It has a thousand hubs, so a follower keeps one connection to it and a leader two.
@@ -202,7 +205,13 @@ impl Cloud {
             current: AtomicUsize::new(0),
             turn: AtomicUsize::new(0),
             delegate_token,
+            traffic: Traffic::default(),
         }
+    }
+
+    /// Counter of the bytes on the link.
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Rule for the choice between the servers.

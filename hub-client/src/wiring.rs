@@ -98,6 +98,7 @@ impl Wiring {
             state: CoordinatorState::Unreachable { since: clock.boot() },
             status: None,
         };
+        metrics.registry.register(upstreams.cloud.traffic().collector());
         let config_file = ConfigFile::new(&config.cache_dir, &config.namespace);
         let known = config_file.load();
         let filters = Approval::new(Table::new(&FILTERS, &config.filters.switches)).next(&known);
@@ -314,6 +315,7 @@ impl Wiring {
                 tasks: self.tasks.clone(),
                 wake: self.cloud.1.clone(),
                 open: OpenAnswers::default(),
+                agents: self.agents.clone(),
             },
             offline,
             heartbeat,
@@ -338,6 +340,7 @@ impl Wiring {
             data: self.data.clone(),
             cache: self.cache.clone(),
             cloud: self.cloud.0.subscribe(),
+            servers: self.upstreams.cloud.clone(),
             coordinator: self
                 .upstreams
                 .coordinator

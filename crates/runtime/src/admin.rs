@@ -2,6 +2,7 @@
 //!
 //! * `/healthz`, `/livez` and `/v1/healthz`: liveness of the process.
 //! * `/readyz` and `/v1/readyz`: readiness for traffic (`?verbose` lists the conditions).
+//!   The paths below `/v1` are those of OpenYurt's hub, and answer with its text `OK`.
 //! * `/metrics`: metrics for Prometheus.
 //! * `/debug/state.json`: state of the process, for people; the process may add pages below `/debug/`.
 
@@ -91,12 +92,13 @@ impl AdminRoutes {
         if let Some(page) = page {
             return Some(our_http::json(StatusCode::OK, format!("{:#}\n", page())));
         }
+        let good = if path.starts_with("/v1/") { "OK" } else { "ok" };
         Some(match path {
-            "/readyz" | "/v1/readyz" => self.ready(query),
+            "/readyz" | "/v1/readyz" => self.ready(good, query),
             "/metrics" => our_http::respond(StatusCode::OK, METRICS_TEXT, our_http::full((self.metrics)())),
             "/debug/state.json" => our_http::json(StatusCode::OK, format!("{:#}\n", (self.state)())),
             _ => match (self.live)() {
-                Ok(()) => our_http::text(StatusCode::OK, "ok"),
+                Ok(()) => our_http::text(StatusCode::OK, good),
                 Err(why) => our_http::text(StatusCode::INTERNAL_SERVER_ERROR, why + "\n"),
             },
         })
@@ -113,7 +115,7 @@ impl AdminRoutes {
         })
     }
 
-    fn ready(&self, query: Option<&str>) -> Response<Body> {
+    fn ready(&self, good: &'static str, query: Option<&str>) -> Response<Body> {
         let is_ready = self.readiness.is_ready();
         let status = if is_ready {
             StatusCode::OK
@@ -127,7 +129,7 @@ impl AdminRoutes {
         });
         // As in kube-apiserver, a failure always lists its conditions.
         if is_ready && !wants_list {
-            return our_http::text(status, "ok");
+            return our_http::text(status, good);
         }
         our_http::text(status, self.readiness.verbose())
     }

@@ -44,6 +44,12 @@ impl Agents {
         self.with(|components| components.excludes(component))
     }
 
+    /// True if the built-in set or the ConfigMap names `component`: one of a bounded number.
+    #[must_use]
+    pub fn names(&self, component: &str) -> bool {
+        self.with(|components| components.names(component))
+    }
+
     /// Returns what `look` finds in the present set.
     fn with(&self, look: impl FnOnce(&Components) -> bool) -> bool {
         let config = self.config.borrow().clone();

@@ -97,6 +97,12 @@ impl Components {
         self.excluded.contains(component)
     }
 
+    /// True if the built-in set or the ConfigMap names `component`: one of at most 264.
+    #[must_use]
+    pub fn names(&self, component: &str) -> bool {
+        BUILT_IN.contains(&component) || self.added.contains(component) || self.excluded.contains(component)
+    }
+
     /// Entries that are not used, each with its reason.
     #[must_use]
     pub fn problems(&self) -> &[String] {

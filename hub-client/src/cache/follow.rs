@@ -122,6 +122,7 @@ impl Following {
         Reflector {
             source: Source::Cloud,
             client: server.streams.clone(),
+            traffic: self.cloud.traffic().clone(),
             place,
             replica: replica.clone(),
             data: self.data.clone(),

@@ -24,8 +24,10 @@ use yurt_runtime::http::{Body, broken_by, empty, holding, pass, until};
 use super::caller::{Caller, Credential};
 use super::open_answers::OpenAnswers;
 use super::screen;
+use crate::cache::agents::Agents;
 use crate::cache::components::EDGE_CACHE;
 use crate::health::CloudReach;
+use crate::metrics::traffic::{Direction, OTHER};
 use crate::upstream::hop_by_hop::strip;
 use crate::upstream::{Cloud, CloudServer, Forwarding};
 
@@ -49,6 +51,8 @@ pub struct PassThrough {
     pub wake: Arc<tokio::sync::Notify>,
     /// Answers that pass to callers with tokens.
     pub open: OpenAnswers,
+    /// Components whose bytes are counted by name, in addition to those that act as the node.
+    pub agents: Arc<Agents>,
 }
 
 // === impl PassThrough ===
@@ -79,6 +83,7 @@ impl PassThrough {
         let counted = self.open.one_more(caller, info)?;
         let te = accepts_trailers(request.headers()).then(|| HeaderValue::from_static("trailers"));
         let (head, body) = request.into_parts();
+        let body = self.counted(Direction::Sent, info, caller, body);
         let mut outgoing = Outgoing::new(forwardable(head), body);
         te.map(|te| outgoing.head.headers.insert(TE, te));
         let (mut failed, mut attempt) = (None, 0);
@@ -104,6 +109,7 @@ impl PassThrough {
             let Some(request) = outgoing.take() else { break };
             match lost.run_until_cancelled(slot.send(request)).await {
                 Some(Ok(response)) => {
+                    let response = response.map(|body| self.counted(Direction::Received, info, caller, body));
                     let response = answer(response, info.verb == Verb::Watch, lost);
                     return Ok(response.map(|body| holding(body, counted)));
                 }
@@ -124,6 +130,14 @@ impl PassThrough {
             }
         }
         Err(failed.unwrap_or_else(away))
+    }
+
+    /// Returns the same body, counted for the caller.
+    fn counted(&self, direction: Direction, info: &RequestInfo, caller: &Caller, body: Body) -> Body {
+        let is_named = caller.credential == Credential::Node || self.agents.names(&caller.component);
+        let component = if is_named { &caller.component } else { OTHER };
+        let resource = (info.group.as_str(), info.resource.as_str());
+        self.cloud.traffic().counted(direction, component, resource, body)
     }
 
     /// Sends a request that asks for an upgrade, over a connection of its own: to the first server that takes it. The
@@ -399,6 +413,7 @@ mod tests {
     use yurt_test_support::eventually;
 
     use super::*;
+    use crate::failures::Failures;
     use crate::proxy::caller::Origin;
 
     const EXEC: &str = "/api/v1/namespaces/shop/pods/web/exec";
@@ -432,6 +447,10 @@ mod tests {
             tasks,
             wake: Arc::default(),
             open: OpenAnswers::default(),
+            agents: Arc::new(Agents::new(
+                watch::Sender::default().subscribe(),
+                Failures::new(yurt_runtime::Clock::system()),
+            )),
         });
         handler(move |request, _| {
             let pass_through = pass_through.clone();

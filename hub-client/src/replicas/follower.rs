@@ -242,6 +242,7 @@ impl Follower {
         let stream = Reflector {
             source,
             client,
+            traffic: self.upstreams.cloud.traffic().clone(),
             place,
             replica: self.replica.clone(),
             data: self.data.clone(),

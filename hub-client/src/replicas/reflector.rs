@@ -30,6 +30,7 @@ pub(super) use answer::{ended_by, generation_of, read_all, read_checked};
 
 use super::PoolData;
 use super::nodepool::is_named;
+use crate::metrics::traffic::Traffic;
 
 /// Maximum time without progress of a list page, or of the headers of a watch.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
@@ -48,6 +49,8 @@ pub struct Reflector {
     pub source: Source,
     /// The server.
     pub client: HttpClient,
+    /// Counter of what the cloud sends.
+    pub(crate) traffic: Traffic,
     /// Index of that server in the cloud.
     pub place: usize,
     /// Replica to update.

@@ -52,7 +52,7 @@ async fn health_is_told_before_the_first_probe_is_answered() {
     .await;
     let text = hub.admin().get("/metrics").await.expect(200);
     let text = String::from_utf8(text.to_vec()).unwrap();
-    for server in ["cloud", "coordinator"] {
+    for server in [cloud.addr().to_string(), "coordinator".to_owned()] {
         let line = format!("node_yurthub_server_healthy_status{{server=\"{server}\"}} 0");
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

@@ -110,11 +110,12 @@ async fn metrics_tell_where_requests_were_answered() {
             .starts_with("text/plain; version=0.0.4")
     );
     let text = String::from_utf8(answer.expect(200).to_vec()).unwrap();
+    let server = format!("node_yurthub_server_healthy_status{{server=\"{}\"}} 1", cloud.addr());
     for line in [
+        server.as_str(),
         r#"node_yurthub_requests_total{by="replica"} 1"#,
         r#"node_yurthub_requests_total{by="cloud"} 1"#,
         r#"node_yurthub_requests_total{by="refused"} 1"#,
-        r#"node_yurthub_server_healthy_status{server="cloud"} 1"#,
         r#"node_yurthub_collection_fresh{collection="services"} 1"#,
         "node_yurthub_yurt_coordinator_yurthub_role 3",
         r#"node_yurthub_collection_complete{collection="services"} 1"#,
@@ -128,6 +129,13 @@ async fn metrics_tell_where_requests_were_answered() {
         "node_yurthub_troubles 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    for (component, resource) in [("kubelet", "leases"), ("yurthub", "services")] {
+        let name = "node_yurthub_cloud_bytes_total";
+        let labels = format!("component=\"{component}\",direction=\"received\",resource=\"{resource}\"");
+        let begin = format!("{name}{{{labels}}} ");
+        let bytes = text.lines().find_map(|line| line.strip_prefix(&begin));
+        assert!(bytes.is_some_and(|bytes| bytes != "0"), "{begin}\n{text}");
     }
     let lag = text.contains("node_yurthub_feed_lag_seconds{");
     assert!(!lag, "only a leader knows how far the coordinator is behind");
@@ -253,8 +261,11 @@ async fn a_cloud_that_does_not_answer_is_told_with_the_reason() {
 async fn health_is_answered() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    for path in ["/healthz", "/livez", "/v1/healthz", "/readyz"] {
-        hub.admin().get(path).await.expect(200);
+    for path in ["/healthz", "/livez", "/readyz"] {
+        assert_eq!(hub.admin().get(path).await.expect(200), "ok", "{path}");
+    }
+    for path in ["/v1/healthz", "/v1/readyz"] {
+        assert_eq!(hub.admin().get(path).await.expect(200), "OK", "{path}: OpenYurt's text");
     }
 }
 

@@ -207,6 +207,12 @@ impl HttpClient {
         format!("{}://{}", self.shared.scheme, self.shared.authority)
     }
 
+    /// `host:port`, as in the URL of the server.
+    #[must_use]
+    pub fn authority(&self) -> &str {
+        self.shared.authority.as_str()
+    }
+
     /// Number of connections opened so far. While it is unchanged, requests without an error used existing connections.
     #[must_use]
     pub fn connections(&self) -> u64 {

@@ -10,6 +10,7 @@ use yurt_runtime::http::{ACCEPT_GZIP, Body, empty, pass};
 
 use super::answer::read_all;
 use super::{IDLE, Reflector, StreamEnd};
+use crate::metrics::traffic::Direction;
 use crate::replicas::history_check::{Connection, ConnectionKind};
 use crate::upstream::{describe_answer, retry_after};
 
@@ -90,7 +91,13 @@ impl Reflector {
         let sent = sent.map_err(|_| StreamEnd::Failed("no answer in time".into()))?;
         let response = sent.map_err(failed)?;
         self.may_be_taken(HttpClient::connection_of(&response)).await?;
-        Ok(response)
+        if self.source != Source::Cloud {
+            return Ok(response);
+        }
+        let kind = self.wire_kind();
+        let resource = (kind.group.as_ref(), kind.plural.as_ref());
+        let received = |body| self.traffic.counted(Direction::Received, "yurthub", resource, body);
+        Ok(response.map(received))
     }
 
     /// Waits until a proof covers the connection of a cloud answer, which has this number. The connection may be newer

@@ -16,6 +16,7 @@ use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO};
 use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
+use crate::metrics::traffic::Traffic;
 use crate::replicas::history_check::Opened;
 use crate::upstream::json_watch::{JsonWatch, WatchBroken};
 use crate::upstream::watch_body::{CLOUD_SILENCE, OVERDUE};
@@ -87,6 +88,7 @@ impl HeldServices {
         Reflector {
             source,
             client: client.unwrap(),
+            traffic: Traffic::default(),
             place: 0,
             replica: self.replica.clone(),
             data: self.data.clone(),
