@@ -1,5 +1,5 @@
 //! Components whose lists and watches are cached: a built-in set, and those that key `cache_agents` of ConfigMap
-//! `yurt-hub-cfg` adds, without those that it excludes. Pure.
+//! `yurt-hub-cfg` adds, without those that it excludes. It may name service accounts like components. Pure.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,10 @@ use crate::filter::binding::entry::{COMPONENT_MAX, is_component};
 pub const CONFIG_KEY: &str = "cache_agents";
 /// Header with which a client asks for its reads to be cached, as in OpenYurt; it is not passed on to the cloud.
 pub const EDGE_CACHE: &str = "edge-cache";
+/// Begin of the user name of a service account; its namespace and its name follow, separated by a colon.
+pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+/// Maximum length of the namespace and of the name of a service account, bytes.
+const ACCOUNT_MAX: (usize, usize) = (63, 253);
 /// Maximum number of names that the ConfigMap has; later ones are reported and ignored.
 const NAMES_MAX: usize = 256;
 /// Components that are cacheable unless the ConfigMap excludes them, as in OpenYurt.
@@ -58,7 +62,10 @@ impl Components {
                     continue;
                 }
                 _ if NEVER.contains(&name) => Some("it is never cached"),
-                _ if !is_component(name) => Some("a name has at most 63 characters of a-z, 0-9, '-', '_' and '.'"),
+                _ if !is_name(name) => Some(
+                    "a name has at most 63 characters of a-z, 0-9, '-', '_' and '.', or is \
+                     system:serviceaccount:NAMESPACE:NAME",
+                ),
                 _ if read.added.len() + read.excluded.len() == NAMES_MAX => Some("256 names at most"),
                 _ => None,
             };
@@ -85,7 +92,7 @@ impl Components {
     /// True if the lists and watches of `component` are cached.
     #[must_use]
     pub fn has(&self, component: &str) -> bool {
-        is_component(component)
+        is_name(component)
             && !self.excludes(component)
             && !NEVER.contains(&component)
             && (self.all || BUILT_IN.contains(&component) || self.added.contains(component))
@@ -107,6 +114,19 @@ impl Components {
     #[must_use]
     pub fn problems(&self) -> &[String] {
         &self.problems
+    }
+}
+
+/// True for the name of a component, and for the user name of a service account.
+fn is_name(name: &str) -> bool {
+    let is_part = |part: &str, max| {
+        let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+        (1..=max).contains(&part.len()) && part.bytes().all(is_inner)
+    };
+    let account = name.strip_prefix(ACCOUNT_PREFIX).and_then(|rest| rest.split_once(':'));
+    match account {
+        Some((namespace, name)) => is_part(namespace, ACCOUNT_MAX.0) && is_part(name, ACCOUNT_MAX.1),
+        None => is_component(name),
     }
 }
 
@@ -139,7 +159,15 @@ mod tests {
     fn star_is_everybody_but_tools_of_people_and_clients_without_a_name() {
         let all = Components::parse(Some("*"));
         assert!(all.has("anything"));
-        for never in ["kubectl", "", "..", "a/b", "-x", &"a".repeat(64)] {
+        let accounts = [
+            "system:serviceaccount:a",
+            "system:serviceaccount::b",
+            "system:serviceaccount:a:b:c",
+        ];
+        for never in ["kubectl", "", "..", "a/b", "-x", &"a".repeat(64)]
+            .into_iter()
+            .chain(accounts)
+        {
             assert!(!all.has(never), "{never:?}");
         }
     }
@@ -158,6 +186,9 @@ mod tests {
             assert_eq!(read.problems(), [""; 0], "{text}");
         }
         assert!(!Components::parse(Some("-coredns")).has("coredns"));
+        let account = "system:serviceaccount:kube-system:calico-node";
+        assert!(Components::parse(Some(account)).has(account));
+        assert!(Components::parse(Some(&format!("*,-{account}"))).excludes(account));
         assert_eq!(Components::parse(Some("-,--x,-*")).problems().len(), 3);
     }
 

@@ -76,7 +76,7 @@ impl Cached {
         let Some(key) = Key::of(info, request.uri().query()) else {
             return Ok(None);
         };
-        if !self.agents.caches(&caller.component, request.headers()) {
+        if !self.agents.caches(&caller.cached_as(&self.agents), request.headers()) {
             return Ok(None);
         }
         let Some(entry) = self.entry(&key, &head, caller).await else {
@@ -126,7 +126,7 @@ impl Cached {
     /// # Errors
     /// 403 for a caller without the right, 429 for one whose rights are not known, 503 while the data is not complete.
     pub async fn without_cloud(&self, head: &Head, caller: &Caller) -> Result<Option<Response<Body>>, Status> {
-        if self.agents.excludes(&caller.component) {
+        if self.agents.excludes(&caller.cached_as(&self.agents)) {
             return Ok(None);
         }
         let Head { request, info } = head;

@@ -6,6 +6,7 @@ mod node;
 mod tests;
 pub mod token;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, USER_AGENT};
@@ -13,8 +14,10 @@ use http::{HeaderMap, Uri};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::server::{KnownCaller, Peer, Rank};
 
+use crate::cache::agents::Agents;
 use crate::config::NodeIdentity;
 use crate::filter::binding::entry::is_component;
+use crate::offline::tokens::claims;
 use node::NodeRule;
 use token::NodeToken;
 
@@ -30,7 +33,8 @@ pub struct Callers {
 /// Caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// First part of the User-Agent, lower case, validated; empty if there is none. Selects filters, never rights.
+    /// First part of the User-Agent, lower case, validated; empty if there is none. Selects filters and caching, never
+    /// rights.
     pub component: String,
     /// Credential that determines the rights.
     pub credential: Credential,
@@ -126,6 +130,18 @@ impl Caller {
     #[must_use]
     pub fn is_node_component(&self, component: &str) -> bool {
         self.credential == Credential::Node && self.component == component
+    }
+
+    /// Returns the name under which this caller's reads are cached: its service account if `cache_agents` names that, else
+    /// its component. The account is the claim of its token, which the cloud verifies before it answers the first read.
+    #[must_use]
+    pub fn cached_as(&self, agents: &Agents) -> Cow<'_, str> {
+        let account = match &self.credential {
+            Credential::Token(token) => claims::account_of(token),
+            Credential::Node | Credential::Certificate { .. } => None,
+        };
+        let named = account.filter(|account| agents.names(account));
+        named.map_or(Cow::Borrowed(&self.component), Cow::Owned)
     }
 
     /// Returns the owner of the connection's place; `None` if the connection's certificate names it. The node may take

@@ -218,7 +218,7 @@ impl Cached {
         if self.local.mode == WorkingMode::Cloud && !self.local.serving.cloud.borrow().is_up() {
             return Err(unavailable("the cloud does not answer, and --working-mode=cloud"));
         }
-        if self.agents.excludes(&caller.component) && self.local.serving.cloud.borrow().is_lost() {
+        if self.agents.excludes(&caller.cached_as(&self.agents)) && self.local.serving.cloud.borrow().is_lost() {
             return Err(unavailable("the cloud does not answer, and cache_agents excludes it"));
         }
         let key = Key::of(info, request.uri().query());

@@ -27,8 +27,8 @@ use crate::offline::{is_away, is_of_gateway};
 
 /// Maximum time of a small request at the cloud before it is answered here; the kubelet waits for 10 s.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// Decides if the answer to a request of a component with these headers is kept.
-pub type IsCacheable = Arc<dyn Fn(&str, &HeaderMap) -> bool + Send + Sync>;
+/// Returns the name under which the answer to a request with these headers is kept; `None` if it is not kept.
+pub type KeptAs = Arc<dyn Fn(&Caller, &HeaderMap) -> Option<String> + Send + Sync>;
 
 /// Answers without the cloud.
 pub struct Offline {
@@ -46,8 +46,8 @@ pub struct Offline {
     pub authorizer: Authorizer,
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// Requests whose answers are kept.
-    pub is_cacheable: IsCacheable,
+    /// Names of the callers whose answers are kept.
+    pub kept_as: KeptAs,
 }
 
 // === impl Offline ===
@@ -248,13 +248,11 @@ impl Offline {
         if matches!(caller.credential, Credential::Certificate { .. }) || is_impersonating(request.headers()) {
             return None;
         }
-        let is_kept = |name: &&str| !name.is_empty() && (self.is_cacheable)(name, request.headers());
-        let component = Some(caller.component.as_str()).filter(is_kept);
-        let of_token = component.map(KeptRead::component_of_token);
-        let component = match caller.credential {
-            Credential::Node => component,
-            _ => of_token.as_deref(),
-        };
+        let component = (self.kept_as)(caller, request.headers()).map(|name| match caller.credential {
+            Credential::Node => name,
+            _ => KeptRead::component_of_token(&name),
+        });
+        let component = component.as_deref();
         KeptRead::of(request.method(), request.uri(), request.headers(), info, component)
     }
 

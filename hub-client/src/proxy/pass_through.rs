@@ -134,8 +134,9 @@ impl PassThrough {
 
     /// Returns the same body, counted for the caller.
     fn counted(&self, direction: Direction, info: &RequestInfo, caller: &Caller, body: Body) -> Body {
-        let is_named = caller.credential == Credential::Node || self.agents.names(&caller.component);
-        let component = if is_named { &caller.component } else { OTHER };
+        let name = caller.cached_as(&self.agents);
+        let is_named = caller.credential == Credential::Node || self.agents.names(&name);
+        let component = if is_named { &name } else { OTHER };
         let resource = (info.group.as_str(), info.resource.as_str());
         self.cloud.traffic().counted(direction, component, resource, body)
     }

@@ -46,9 +46,13 @@ impl Wiring {
             authorizer,
             reach: self.cloud.0.subscribe(),
             accepts: self.config.mode == WorkingMode::Edge,
-            is_cacheable: match self.config.mode {
-                WorkingMode::Edge => Arc::new(move |component, headers| agents.caches(component, headers)),
-                WorkingMode::Cloud => Arc::new(|_, _| false),
+            kept_as: match self.config.mode {
+                WorkingMode::Edge => Arc::new(move |caller, headers| {
+                    let name = caller.cached_as(&agents);
+                    let is_kept = !name.is_empty() && agents.caches(&name, headers);
+                    is_kept.then(|| name.into_owned())
+                }),
+                WorkingMode::Cloud => Arc::new(|_, _| None),
             },
         })
     }

@@ -1,6 +1,8 @@
 //! Lists and watches of cacheable components: one stream per selection, served with and without the cloud, also after a
 //! restart.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::StatusCode;
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
@@ -283,6 +285,42 @@ async fn excluded_component_reads_at_the_cloud_and_nothing_without_it() {
     for path in [MAPS.to_owned(), format!("{MAPS}?watch=1"), format!("{MAPS}/settings")] {
         ipam.get(&path).await.expect(503);
     }
+}
+
+#[tokio::test]
+async fn service_account_that_is_named_is_cached_by_its_name_whatever_its_user_agent_says() {
+    let mut cloud = cloud_with_a_node().await;
+    let names = ["agent", "ipam"].map(|name| format!("system:serviceaccount:kube-system:{name}"));
+    let tokens = names.each_ref().map(|account| {
+        let claims = URL_SAFE_NO_PAD.encode(json!({"sub": account}).to_string());
+        format!("e30.{claims}.c2ln")
+    });
+    tokens.iter().for_each(|token| cloud.allow(token, true));
+    cloud.put(
+        "configmaps",
+        json!({
+            "metadata": {"namespace": "kube-system", "name": "yurt-hub-cfg"},
+            "data": {"cache_agents": format!("{},-{}", names[0], names[1])},
+        }),
+    );
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.until("the configuration", |state| {
+        state["hubConfig"]["keys"] == json!(["cache_agents"])
+    })
+    .await;
+    let [agent, ipam] = tokens.each_ref().map(|token| hub.bearer("coredns/1", token));
+    let nameless = hub.bearer("my agent/1", &tokens[0]);
+    assert_eq!(list(&nameless, MAPS).await.0, ["settings"]);
+    until_live(&hub, MAPS_OF_TOKENS).await;
+    assert_eq!(list(&ipam, MAPS).await.0, ["settings"]);
+    cloud.go_away().await;
+    until_cloud_is(&hub, false).await;
+    for client in [&agent, &nameless] {
+        assert_eq!(list(client, MAPS).await.0, ["settings"]);
+    }
+    ipam.get(MAPS).await.expect(503);
+    let made_up = format!("{}x", tokens[0]);
+    hub.bearer("coredns/1", &made_up).get(MAPS).await.expect(429);
 }
 
 #[tokio::test]
