@@ -62,6 +62,7 @@ mod hub {
     mod sizes;
     mod smuggling;
     mod smuggling_http2;
+    mod stalled_disks;
     mod starting;
     mod thin_links;
     mod timeline;

@@ -63,10 +63,9 @@ impl Pods {
         headers.insert(ACCEPT, APPLICATION_JSON);
         headers.insert(HOST, HeaderValue::from_static("localhost"));
         if let Some(path) = &self.token {
-            let bearer = std::fs::read_to_string(path).map(|token| format!("Bearer {}", token.trim()));
-            match bearer.map(HeaderValue::try_from) {
-                Ok(Ok(bearer)) => headers.insert(AUTHORIZATION, bearer),
-                _ => return fail(format!("cannot read {}", path.display())),
+            match bearer(path.clone()).await {
+                Some(bearer) => headers.insert(AUTHORIZATION, bearer),
+                None => return fail(format!("cannot read {}", path.display())),
             };
         }
         match client.request_bytes(request, TIMEOUT, MAX_JSON_RESPONSE).await {
@@ -74,6 +73,13 @@ impl Pods {
             Err(error) => fail(error.to_string()),
         }
     }
+}
+
+/// The header value for the token in the file `path`.
+async fn bearer(path: PathBuf) -> Option<HeaderValue> {
+    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path));
+    let token = read.await.ok()?.ok()?;
+    HeaderValue::try_from(format!("Bearer {}", token.trim())).ok()
 }
 
 /// The address by which this machine reaches its own port.

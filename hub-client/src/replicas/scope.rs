@@ -69,8 +69,9 @@ impl Scope {
         }
     }
 
-    fn save(&self, shared: &[SharedResource]) -> std::io::Result<()> {
-        write_secret(&self.file, serde_json::to_vec(shared)?)
+    async fn save(&self, shared: &[SharedResource]) -> std::io::Result<()> {
+        let (file, text) = (self.file.clone(), serde_json::to_vec(shared)?);
+        tokio::task::spawn_blocking(move || write_secret(&file, text)).await?
     }
 }
 
@@ -136,7 +137,7 @@ impl PoolData {
                 Err(error) => tracing::error!(collection = name, error, "Failed to copy resource"),
             }
         }
-        if let Err(error) = self.scope.save(&wanted) {
+        if let Err(error) = self.scope.save(&wanted).await {
             tracing::warn!(%error, path = %self.scope.file.display(), "Failed to record the pool-scope resources");
         }
         *self.scope.shared.lock() = wanted;

@@ -20,7 +20,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::time::BootTime;
 use yurt_pool_protocol::heartbeat::own::{OwnAction, OwnInput, OwnLease, PoolRenewal, RenewalOutcome};
 use yurt_pool_protocol::heartbeat::{
     DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
@@ -29,7 +28,7 @@ use yurt_pool_protocol::names::{LEASE_BYTES_MAX, NODE_LEASES};
 use yurt_runtime::http::{Body, full, status_response};
 use yurt_runtime::{Clock, TaskGroup};
 
-use super::lease_cache::CachedLease;
+use super::lease_cache::{CachedLease, LeaseFile};
 use super::relaying::Relaying;
 use crate::failures::Failures;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
@@ -47,8 +46,6 @@ const CLEAN_AGAIN: Duration = Duration::from_millis(500);
 const CLEAN_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Maximum time for a renewal at the coordinator.
 const POOL_DEADLINE: Duration = Duration::from_secs(3);
-/// Minimum interval between two writes of the cached answer: a write per beat (10 s) would wear out an SD card.
-const STORE_EVERY: Duration = Duration::from_secs(600);
 /// Duration written into the pool lease, s; the kubelet's default.
 const LEASE_SECONDS: u64 = 40;
 /// Failure key: the coordinator refuses this node's lease, so the leader cannot forward its beats.
@@ -62,8 +59,8 @@ pub struct OwnHeartbeat {
     pool_lease: tokio::sync::Mutex<Option<Value>>,
     /// The cloud's last answer about the lease.
     last: Mutex<Option<CachedLease>>,
-    /// Time of the last write of the answer to disk.
-    stored: Mutex<Option<BootTime>>,
+    /// The file of that answer.
+    file: Arc<LeaseFile>,
     /// True if the leader may have put the delegate annotation on the cloud's lease.
     annotated: AtomicBool,
     /// Serialises removals of the delegate annotation.
@@ -106,12 +103,13 @@ impl OwnHeartbeat {
         if let Some(version) = last.as_ref().and_then(CachedLease::version) {
             settings.acknowledged.record(version);
         }
+        let file = LeaseFile::new(settings.cache.clone(), settings.tasks.clone());
         Self {
             settings,
             plan: Mutex::default(),
             pool_lease: tokio::sync::Mutex::default(),
             last: Mutex::new(last),
-            stored: Mutex::default(),
+            file,
             annotated: AtomicBool::new(true),
             cleaning: tokio::sync::Mutex::default(),
         }
@@ -268,24 +266,13 @@ impl OwnHeartbeat {
         {
             let version = kept.version();
             let is_first = version.is_some_and(|version| self.settings.acknowledged.record(version));
-            self.store(&kept, is_first);
+            self.file.store(&kept, self.settings.clock.boot(), is_first);
             if kept.is_annotated() {
                 self.annotated.store(true, Ordering::Relaxed);
             }
             *self.last.lock() = Some(kept);
         }
         Some(answered((status, headers, body)))
-    }
-
-    /// Writes the answer to disk at most every [`STORE_EVERY`]: any answer about this node's lease serves after a
-    /// restart. The first one of a history is written immediately, because the stored one is of another history.
-    fn store(&self, kept: &CachedLease, is_first: bool) {
-        let now = self.settings.clock.boot();
-        let mut stored = self.stored.lock();
-        if is_store_due(*stored, now, is_first) {
-            *stored = Some(now);
-            kept.store(&self.settings.cache);
-        }
     }
 
     /// Starts the removal of the delegate annotation in the background; the kubelet does not wait for it.
@@ -378,11 +365,6 @@ impl OwnHeartbeat {
     }
 }
 
-/// True if an answer has to be written: it is the first one of a history, or the last write was [`STORE_EVERY`] ago.
-fn is_store_due(stored: Option<BootTime>, now: BootTime, is_first: bool) -> bool {
-    is_first || stored.is_none_or(|at| now.since(at) >= STORE_EVERY)
-}
-
 /// Path of the lease of `node`.
 #[must_use]
 pub fn path_of(node: &str) -> String {
@@ -398,24 +380,4 @@ fn unreachable_cloud() -> Response<Body> {
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from_static("5"));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answer_is_stored_rarely_and_immediately_in_another_history() {
-        let (clock, hand) = Clock::fake();
-        let first = clock.boot();
-        assert!(is_store_due(None, first, false), "the first one of this process");
-        hand.advance(STORE_EVERY - Duration::from_secs(1));
-        assert!(!is_store_due(Some(first), clock.boot(), false));
-        assert!(
-            is_store_due(Some(first), clock.boot(), true),
-            "the stored one is of another history"
-        );
-        hand.advance(Duration::from_secs(1));
-        assert!(is_store_due(Some(first), clock.boot(), false));
-    }
 }

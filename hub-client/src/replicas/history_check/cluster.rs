@@ -25,7 +25,10 @@ impl HistoryVerifier {
             failures.refused(CLUSTER, &why);
             return Ok(());
         };
-        if self.data.copy().origin().judge(&uid) == OriginVerdict::Same {
+        let (data, found) = (self.data.clone(), uid.clone());
+        // It may write the record.
+        let judged = tokio::task::spawn_blocking(move || data.copy().origin().judge(&found)).await;
+        if judged.map_err(|error| error.to_string())? == OriginVerdict::Same {
             failures.works(CLUSTER);
             return Ok(());
         }
