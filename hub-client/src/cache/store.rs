@@ -16,6 +16,7 @@ use yurt_collection::Collection;
 use yurt_pool_protocol::pool_scope::SharedResource;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::{APPLICATION_JSON, empty};
+use yurt_storage::StorageError;
 use yurt_storage::kinds::Kinds;
 
 use super::entry::{Entry, Reader, StreamState};
@@ -77,6 +78,22 @@ struct CacheState {
     made: Notify,
 }
 
+/// Reason why a stored selection is not loaded.
+enum Unloaded {
+    /// No start can use it.
+    Useless(String),
+    /// The disk does not give it now.
+    Unread(StorageError),
+}
+
+// === impl Unloaded ===
+
+impl<T: Into<String>> From<T> for Unloaded {
+    fn from(why: T) -> Self {
+        Self::Useless(why.into())
+    }
+}
+
 // === impl Cache ===
 
 impl Cache {
@@ -93,7 +110,8 @@ impl Cache {
         }))
     }
 
-    /// Loads the selections on the disk. What cannot be read, or exceeds the limits, is dropped.
+    /// Loads the selections on the disk. What is damaged, or exceeds the limits, is dropped. What the disk does not give
+    /// now stays there for the next start.
     pub async fn load(&self) {
         let data = &self.0.means.data;
         let of_disk = data.clone();
@@ -110,7 +128,11 @@ impl Cache {
                     loaded += bytes;
                     continue;
                 }
-                Err(why) => why,
+                Err(Unloaded::Unread(error)) => {
+                    data.failures().refused(CACHE, &format!("selection {name}: {error}"));
+                    continue;
+                }
+                Err(Unloaded::Useless(why)) => why,
             };
             tracing::warn!(collection = name, why, "Dropped a cached selection");
             let (of_disk, of) = (data.clone(), name.clone());
@@ -121,18 +143,21 @@ impl Cache {
         }
     }
 
-    async fn load_one(&self, name: &str, fits: bool) -> Result<(), String> {
+    async fn load_one(&self, name: &str, fits: bool) -> Result<(), Unloaded> {
         let (key, about) = Key::parse(name).ok_or("its name is not one of this version")?;
         if !fits {
-            return Err("it does not fit into --max-cache-bytes".to_owned());
+            return Err("it does not fit into --max-cache-bytes".into());
         }
         let text = key.text();
         if self.0.entries.lock().len() >= SELECTIONS_MAX || self.0.entries.lock().contains_key(&text) {
-            return Err("there are too many".to_owned());
+            return Err("there are too many".into());
         }
         let kind = self.kind(&key, about.as_ref())?;
         let added = self.0.means.data.replicas().add(name, kind).await;
-        let replica = added.map_err(|error| error.to_string())?;
+        let replica = added.map_err(|error| match error {
+            StorageError::Corrupt(why) => Unloaded::Useless(why),
+            other => Unloaded::Unread(other),
+        })?;
         if let Some(about) = about {
             self.0.described.lock().await.insert(key.gvr().clone(), about);
         }
@@ -457,6 +482,26 @@ mod tests {
             held
         }
 
+        /// The same disk after a restart, before it is loaded.
+        fn restarted(&self) -> Self {
+            let folder = TestDir::new();
+            let file = crate::replicas::disk::FILE;
+            std::fs::copy(self._folder.path().join(file), folder.path().join(file)).unwrap();
+            let data = PoolData::open(folder.path(), "", usize::MAX, Clock::system()).unwrap();
+            Self {
+                cache: Cache::new(Means {
+                    data: Arc::new(data),
+                    cloud: Arc::new(Cloud::for_test("http://127.0.0.1:9")),
+                    reach: self.reach.subscribe(),
+                    wake: Arc::default(),
+                    tasks: TaskGroup::new(),
+                    node: "n1".to_owned(),
+                }),
+                reach: self.reach.clone(),
+                _folder: folder,
+            }
+        }
+
         fn set_failed(&self, failed: u32) {
             self.reach.send_replace(CloudReach {
                 failed_probes: Some(failed),
@@ -682,26 +727,38 @@ mod tests {
             .collection()
             .update(|held| held.restart(0, Vec::new(), ResourceVersion(10)));
         data.replicas().persist(None).await.unwrap();
-        let folder = TestDir::new();
-        let file = crate::replicas::disk::FILE;
-        std::fs::copy(held._folder.path().join(file), folder.path().join(file)).unwrap();
-
-        let again = PoolData::open(folder.path(), "", usize::MAX, Clock::system()).unwrap();
-        let again = Held {
-            cache: Cache::new(Means {
-                data: Arc::new(again),
-                cloud: Arc::new(Cloud::for_test("http://127.0.0.1:9")),
-                reach: held.reach.subscribe(),
-                wake: Arc::default(),
-                tasks: TaskGroup::new(),
-                node: "n1".to_owned(),
-            }),
-            reach: held.reach.clone(),
-            _folder: folder,
-        };
+        let again = held.restarted();
         again.cache.load().await;
         assert_eq!(again.names(), [MAPS, "/api/v1/pods"]);
         let entry = again.cache.get(&Key::parse(MAPS).unwrap().0).expect("it is loaded");
         assert!(entry.replica().is_served());
+    }
+
+    #[tokio::test]
+    async fn row_that_cannot_be_read_costs_a_start_its_own_selection_alone() {
+        const DAMAGED: &str = "/api/v1/namespaces/a/pods";
+        const LATER: [&str; 2] = ["/api/v1/namespaces/b/pods", "/api/v1/pods"];
+        let held = Held::new();
+        for name in LATER {
+            held.complete(name).await;
+        }
+        let replicas = held.cache.0.means.data.replicas();
+        let nodes = yurt_apimachinery::kind::find_kind("", "nodes").unwrap();
+        let node = json!({"metadata": {"name": "n1", "uid": "n1", "resourceVersion": "5"}});
+        let node = Object::from_value(node, nodes).unwrap();
+        let damaged = replicas.create(DAMAGED, nodes);
+        let restart = |held: &mut Collection| held.restart(0, vec![node], ResourceVersion(10));
+        damaged.collection().update(restart);
+        replicas.persist(None).await.unwrap();
+
+        let again = held.restarted();
+        again.cache.load().await;
+        assert_eq!(again.names(), LATER);
+        let stored = again.cache.0.means.data.replicas().stored(CACHED).unwrap();
+        assert!(stored.iter().all(|(name, _)| name != DAMAGED), "it is deleted");
+        for name in LATER {
+            let entry = again.cache.get(&Key::parse(name).unwrap().0).unwrap();
+            assert!(entry.replica().is_served(), "{name}");
+        }
     }
 }

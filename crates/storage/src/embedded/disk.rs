@@ -26,6 +26,12 @@ use crate::backend::StorageError;
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 /// [`Disk::trouble`] ends with the first successful write this long after the last failed one.
 const TROUBLE_HOLD: Duration = Duration::from_secs(10);
+/// Kind of failure: there is no space.
+const FULL: usize = 0;
+/// Kind of failure: another I/O error.
+const IO: usize = 1;
+/// Kind of failure: damage.
+const CORRUPT: usize = 2;
 
 /// A database file that can fail and come back.
 pub struct Disk {
@@ -36,6 +42,7 @@ pub struct Disk {
     /// `None` after a failure.
     database: Mutex<Option<Database>>,
     trouble: Mutex<Option<Trouble>>,
+    /// Failures by kind: [`FULL`], [`IO`], [`CORRUPT`].
     failures: [AtomicU64; 3],
 }
 
@@ -163,6 +170,12 @@ impl Disk {
         Ok(written)
     }
 
+    /// Counts a row whose content cannot be read, and returns the error. The database stays open: it is intact.
+    pub(super) fn damaged_row(&self, why: &str) -> StorageError {
+        self.failures[CORRUPT].fetch_add(1, Ordering::Relaxed);
+        StorageError::Corrupt(open::with_advice(&self.path, why))
+    }
+
     /// Returns when no reader or writer uses the database. Blocks for as long as others take.
     pub(super) fn wait_until_free(&self) {
         drop(self.database.lock());
@@ -209,12 +222,12 @@ impl Disk {
         let path = self.path.display();
         let (kind, error) = match error {
             StorageError::Full(why) => (
-                0,
+                FULL,
                 StorageError::Full(format!("{path}: {why}; writes resume as soon as there is space")),
             ),
-            StorageError::Corrupt(why) => (2, StorageError::Corrupt(open::with_advice(&self.path, &why))),
-            StorageError::Unavailable(why) => (1, StorageError::Unavailable(format!("{path}: {why}"))),
-            other => (1, other),
+            StorageError::Corrupt(why) => (CORRUPT, StorageError::Corrupt(open::with_advice(&self.path, &why))),
+            StorageError::Unavailable(why) => (IO, StorageError::Unavailable(format!("{path}: {why}"))),
+            other => (IO, other),
         };
         self.failures[kind].fetch_add(1, Ordering::Relaxed);
         let mut trouble = self.trouble.lock();

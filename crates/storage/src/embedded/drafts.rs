@@ -25,7 +25,7 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError`] when the file cannot be read.
     pub fn load_draft(&self, name: &str) -> Result<Option<StoredDraft>, StorageError> {
-        self.disk.read(|read| {
+        let draft = self.disk.read(|read| {
             // A file without any draft so far has no table.
             let drafts = match read.open_table(DRAFTS) {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(None),
@@ -34,7 +34,6 @@ impl ReplicaStore {
             let Some(about) = drafts.get(name).map_err(storage_error)? else {
                 return Ok(None);
             };
-            let damaged = |why| StorageError::Corrupt(format!("list of {name}: {why}"));
             let mut draft = StoredDraft {
                 about: about.value().to_vec(),
                 rows: Vec::new(),
@@ -46,11 +45,16 @@ impl ReplicaStore {
                 if of != name {
                     break;
                 }
-                let body = packed::unpack(&Bytes::copy_from_slice(value.value())).map_err(damaged)?;
-                draft.rows.push((key.to_owned(), body));
+                draft.rows.push((key.to_owned(), Bytes::copy_from_slice(value.value())));
             }
             Ok(Some(draft))
-        })
+        })?;
+        let Some(mut draft) = draft else { return Ok(None) };
+        for (key, row) in &mut draft.rows {
+            let unpacked = packed::unpack(row);
+            *row = unpacked.map_err(|why| self.disk.damaged_row(&format!("list of {name}, object {key}: {why}")))?;
+        }
+        Ok(Some(draft))
     }
 
     /// Adds or replaces rows of the draft called `name`, and its description, in one durable transaction; `whole` drops

@@ -52,6 +52,18 @@ pub struct ReplicaStore {
     packs: bool,
 }
 
+/// Rows of one collection.
+struct Rows {
+    /// The state, without what has to be parsed.
+    recovered: Recovered,
+    /// Objects by key.
+    objects: Vec<(String, Bytes)>,
+    /// Tombstones by key.
+    tombstones: Vec<(String, Bytes)>,
+    /// Range tombstones: after, to, and the object by key.
+    ranges: Vec<(ResourceVersion, ResourceVersion, (String, Bytes))>,
+}
+
 /// Bodies that one transaction writes.
 pub(super) struct Bodies<'a> {
     txn: &'a WriteTransaction,
@@ -170,7 +182,9 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError::Corrupt`] naming the row that cannot be read.
     pub fn load(&self, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
-        self.disk.read(|read| load(read, name, kind))
+        let rows = self.disk.read(|read| read_rows(read, name))?;
+        let parsed = rows.map(|rows| rows.parse(kind)).transpose();
+        parsed.map_err(|why| self.disk.damaged_row(&format!("replica {name}, {why}")))
     }
 
     /// Bytes of the objects and deletions that [`Self::load`] would read of collection `name`.
@@ -260,7 +274,29 @@ impl Bodies<'_> {
     }
 }
 
-fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
+// === impl Rows ===
+
+impl Rows {
+    /// Parses the rows. The error names the object whose row cannot be read.
+    fn parse(self, kind: &ResourceKind) -> Result<Recovered, String> {
+        let parse = |(key, row): &(String, Bytes)| {
+            Object::parse_packed(row, kind).map_err(|error| format!("object {key}: {error}"))
+        };
+        let mut recovered = self.recovered;
+        // A start waits for it.
+        recovered.objects = parallel::map(&self.objects, parse)
+            .into_iter()
+            .collect::<Result<_, _>>()?;
+        recovered.tombstones = self.tombstones.iter().map(parse).collect::<Result<_, _>>()?;
+        for (after, to, row) in &self.ranges {
+            let (after, to, object) = (*after, *to, parse(row)?);
+            recovered.ranges.push(RangeTombstone { after, to, object });
+        }
+        Ok(recovered)
+    }
+}
+
+fn read_rows(read: &ReadTransaction, name: &str) -> Result<Option<Rows>, StorageError> {
     let meta = read.open_table(REPLICA_META).map_err(storage_error)?;
     let Some(row) = meta.get(name).map_err(storage_error)? else {
         return Ok(None);
@@ -273,12 +309,8 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
         complete,
         ..Recovered::default()
     };
-    let parse_row = |(key, row): &(String, Bytes)| {
-        let damaged = |why: String| StorageError::Corrupt(format!("replica {name}, object {key}: {why}"));
-        Object::parse_packed(row, kind).map_err(|error| damaged(error.to_string()))
-    };
-    let parse = |key: &str, bytes: &[u8]| parse_row(&(key.to_owned(), Bytes::copy_from_slice(bytes)));
-    let mut rows = Vec::new();
+    let owned = |key: &str, bytes: &[u8]| (key.to_owned(), Bytes::copy_from_slice(bytes));
+    let (mut bodies, mut deleted, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
     let objects = read.open_table(REPLICA).map_err(storage_error)?;
     for row in objects.range((name, "")..).map_err(storage_error)? {
         let (key, value) = row.map_err(storage_error)?;
@@ -286,10 +318,8 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
         if collection != name {
             break;
         }
-        rows.push((key.to_owned(), Bytes::copy_from_slice(value.value())));
+        bodies.push(owned(key, value.value()));
     }
-    // A start waits for it.
-    recovered.objects = parallel::map(&rows, parse_row).into_iter().collect::<Result<_, _>>()?;
     let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
     for row in tombstones.range((name, floor + 1, "")..).map_err(storage_error)? {
         let (key, value) = row.map_err(storage_error)?;
@@ -297,7 +327,7 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
         if collection != name {
             break;
         }
-        recovered.tombstones.push(parse(key, value.value())?);
+        deleted.push(owned(key, value.value()));
     }
     let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
     for row in ranges.range((name, floor + 1, "")..).map_err(storage_error)? {
@@ -307,12 +337,7 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
             break;
         }
         let (after, bytes) = value.value();
-        let (after, to) = (ResourceVersion(after), ResourceVersion(to));
-        recovered.ranges.push(RangeTombstone {
-            after,
-            to,
-            object: parse(key, bytes)?,
-        });
+        dropped.push((ResourceVersion(after), ResourceVersion(to), owned(key, bytes)));
     }
     let gaps = read.open_table(REPLICA_GAPS).map_err(storage_error)?;
     for row in gaps.range((name, floor + 1)..).map_err(storage_error)? {
@@ -330,7 +355,12 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
     let marks = read.open_table(REPLICA_MARK).map_err(storage_error)?;
     let mark = marks.get(name).map_err(storage_error)?;
     recovered.mark = ResourceVersion(mark.map_or(0, |mark| mark.value()));
-    Ok(Some(recovered))
+    Ok(Some(Rows {
+        recovered,
+        objects: bodies,
+        tombstones: deleted,
+        ranges: dropped,
+    }))
 }
 
 fn bytes(read: &ReadTransaction, name: &str) -> Result<usize, StorageError> {
