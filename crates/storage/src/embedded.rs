@@ -69,6 +69,14 @@ pub enum OpenError {
         /// Cause, with the remedy.
         why: String,
     },
+    /// The medium does not return bytes of the file.
+    #[error("cannot open store {path}: {why}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        why: String,
+    },
     /// There is no space to open it: recovery after an unclean stop needs space.
     #[error("cannot open store {path}: {why}; free some space there")]
     Full {
@@ -126,7 +134,7 @@ impl OpenError {
     /// The same error without the file's name.
     fn into_storage_error(self) -> StorageError {
         match self {
-            Self::Unusable { why, .. } => StorageError::Unavailable(why),
+            Self::Unusable { why, .. } | Self::Unreadable { why, .. } => StorageError::Unavailable(why),
             Self::Full { why, .. } => StorageError::Full(why),
             Self::Corrupt { why, .. } => StorageError::Corrupt(why),
             other @ Self::Format { .. } => StorageError::Unavailable(other.to_string()),

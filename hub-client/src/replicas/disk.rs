@@ -1,5 +1,6 @@
-//! Opens the durable copy of the replicas. A file that is damaged or of another format is moved aside and replaced. With a full disk the
-//! hub runs without the file until the next start. Members of another pool are dropped. None of these prevents the hub's start.
+//! Opens the durable copy of the replicas. A file that is damaged, of another format or on a bad sector is moved aside and
+//! replaced. With a full disk the hub runs without the file until the next start. Members of another pool are dropped.
+//! None of these prevents the hub's start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,8 @@ impl DiskError {
     fn is_unreadable(&self) -> bool {
         matches!(
             self,
-            Self::Open(OpenError::Corrupt { .. } | OpenError::Format { .. }) | Self::Store(StorageError::Corrupt(_))
+            Self::Open(OpenError::Corrupt { .. } | OpenError::Format { .. } | OpenError::Unreadable { .. })
+                | Self::Store(StorageError::Corrupt(_))
         )
     }
 
@@ -183,9 +185,13 @@ mod tests {
     use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::Clock;
     use yurt_storage::OnlyWriter as _;
+    use yurt_storage::embedded::{FileBackend, LockedFile};
     use yurt_test_support::TestDir;
 
     use super::*;
+
+    /// Input/output error.
+    const EIO: i32 = 5;
 
     fn kinds() -> Vec<(String, &'static ResourceKind)> {
         vec![("services".to_owned(), find_kind("", "services").unwrap())]
@@ -298,5 +304,60 @@ mod tests {
             })
         };
         assert!(open(folder.path(), "p", (&kinds(), usize::MAX), &refused).is_err());
+    }
+
+    /// A file with one byte that the medium lost.
+    #[derive(Debug)]
+    struct BadSector {
+        file: LockedFile,
+        at: u64,
+    }
+
+    impl FileBackend for BadSector {
+        fn size(&self) -> io::Result<u64> {
+            self.file.size()
+        }
+
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            match (offset..offset + out.len() as u64).contains(&self.at) {
+                true => Err(io::Error::from_raw_os_error(EIO)),
+                false => self.file.read_at(offset, out),
+            }
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.file.write_at(offset, data)
+        }
+
+        fn set_size(&self, size: u64) -> io::Result<()> {
+            self.file.set_size(size)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.file.sync()
+        }
+    }
+
+    #[tokio::test]
+    async fn file_on_a_bad_sector_is_made_again() {
+        let folder = TestDir::new();
+        let open = |disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>| {
+            open(folder.path(), "p", (&kinds(), usize::MAX), disk).unwrap_or_else(|error| panic!("{error}"))
+        };
+        list(&open(&real), "stored").await;
+        let bytes = std::fs::read(folder.path().join(FILE)).unwrap();
+        let at = bytes.windows(6).position(|window| window == b"stored").unwrap() as u64;
+        let asked = std::cell::Cell::new(0);
+        let bad = |path: &Path| match asked.replace(asked.get() + 1) {
+            0 => {
+                let file = LockedFile::open(path).unwrap();
+                Disk::open_on(path, Arc::new(BadSector { file, at }), Clock::system())
+            }
+            _ => real(path),
+        };
+        let opened = open(&bad);
+        assert!(opened.store.is_some() && held(&opened).is_empty());
+        let why = opened.failure.clone().unwrap();
+        assert!(why.contains("os error 5") && why.contains("replaced"), "{why}");
     }
 }

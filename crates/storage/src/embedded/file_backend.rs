@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use rustix::io::Errno;
 
 /// Random-access bytes that survive the process. Equals redb's storage backend without its locks.
 pub trait FileBackend: std::fmt::Debug + Send + Sync + 'static {
@@ -69,9 +70,19 @@ pub(super) struct RedbBackend {
     pub(super) meter: Arc<Meter>,
 }
 
+/// A read that failed because the medium lost the bytes, or returned others than were written.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct LostBytes(io::Error);
+
 /// Maximum wait for the lock of a file: a predecessor may still be ending, and a process that it just started has its
 /// files until it executes its program.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
+
+/// True if the medium did not return bytes that were read.
+pub(super) fn is_unreadable(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<LostBytes>())
+}
 
 // === impl LockedFile ===
 
@@ -124,7 +135,7 @@ impl FileBackend for LockedFile {
         if size > now {
             match fallocate(&self.file, FallocateFlags::empty(), now, size - now) {
                 Ok(()) => return Ok(()),
-                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -148,7 +159,11 @@ impl redb::StorageBackend for RedbBackend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.medium.read_at(offset, out)
+        let read = self.medium.read_at(offset, out);
+        read.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::IO | Errno::UCLEAN | Errno::BADMSG) => io::Error::new(error.kind(), LostBytes(error)),
+            _ => error,
+        })
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

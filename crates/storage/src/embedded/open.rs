@@ -13,7 +13,7 @@ use std::rc::Rc;
 use redb::{Database, DatabaseError};
 
 use super::OpenError;
-use super::file_backend::{FileBackend, RedbBackend};
+use super::file_backend::{RedbBackend, is_unreadable};
 use super::format;
 
 /// redb's page cache in bytes. Objects are held in memory anyway.
@@ -41,7 +41,14 @@ pub(super) fn database(path: &Path, backend: RedbBackend) -> Result<Database, Op
         path: path.to_owned(),
         why,
     };
-    discard_interrupted_creation(&*backend.medium).map_err(|error| unusable(error.to_string()))?;
+    let unreadable = |why: String| OpenError::Unreadable {
+        path: path.to_owned(),
+        why,
+    };
+    discard_interrupted_creation(&backend).map_err(|error| match is_unreadable(&error) {
+        true => unreadable(error.to_string()),
+        false => unusable(error.to_string()),
+    })?;
     let opened = catch_unwind(AssertUnwindSafe(|| open_and_verify(backend)));
     let damaged = |why: &str| OpenError::Corrupt {
         path: path.to_owned(),
@@ -52,6 +59,9 @@ pub(super) fn database(path: &Path, backend: RedbBackend) -> Result<Database, Op
         Ok(Err(DatabaseError::Storage(redb::StorageError::Corrupted(why)))) => return Err(damaged(&why)),
         Ok(Err(DatabaseError::Storage(redb::StorageError::Io(error)))) if is_damage(&error) => {
             return Err(damaged(&error.to_string()));
+        }
+        Ok(Err(DatabaseError::Storage(redb::StorageError::Io(error)))) if is_unreadable(&error) => {
+            return Err(unreadable(error.to_string()));
         }
         Ok(Err(DatabaseError::Storage(redb::StorageError::Io(error)))) if is_full(&error) => {
             return Err(OpenError::Full {
@@ -97,8 +107,8 @@ fn open_and_verify(backend: RedbBackend) -> Result<(Database, Recovery), Databas
 
 /// Removes an interrupted creation: cut before the magic number was written, it leaves a file that redb always rejects.
 /// Such a file has a header without magic and nothing behind it, and never held anything.
-fn discard_interrupted_creation(medium: &dyn FileBackend) -> io::Result<()> {
-    let size = medium.size()?;
+fn discard_interrupted_creation(backend: &RedbBackend) -> io::Result<()> {
+    let size = backend.medium.size()?;
     if size == 0 {
         return Ok(());
     }
@@ -107,7 +117,7 @@ fn discard_interrupted_creation(medium: &dyn FileBackend) -> io::Result<()> {
     while offset < size {
         let length = HEADER_BYTES.min(usize::try_from(size - offset).unwrap_or(HEADER_BYTES));
         let page = &mut page[..length];
-        medium.read_at(offset, page)?;
+        redb::StorageBackend::read(backend, offset, page)?;
         let looked_at = if offset == 0 { MAGIC_BYTES.min(length) } else { length };
         if page[..looked_at].iter().any(|byte| *byte != 0) {
             return Ok(());
@@ -115,7 +125,7 @@ fn discard_interrupted_creation(medium: &dyn FileBackend) -> io::Result<()> {
         offset += length as u64;
     }
     tracing::info!("Creation of the store was interrupted; starting over");
-    medium.set_size(0)
+    backend.medium.set_size(0)
 }
 
 /// True if the file is shorter than it claims, or is not a database.
