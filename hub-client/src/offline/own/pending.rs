@@ -122,10 +122,11 @@ impl Pending {
         key.check_owner(node, held.as_ref())?;
         let _one = self.changing.lock();
         let entry = self.entries.lock().get(key).cloned();
-        let (revision, state) = match (entry.as_ref().and_then(Entry::state), &held) {
-            (Some(state), Some(held)) if is_successor(&state.local, held) => (0, LocalState::of(held.clone())),
-            (Some(state), _) => (entry.map_or(0, |entry| entry.revision), state),
-            (None, Some(held)) => (0, LocalState::of(held.clone())),
+        let revision = entry.as_ref().map_or(0, |entry| entry.revision);
+        let state = match (entry.as_ref().and_then(Entry::state), &held) {
+            (Some(state), Some(held)) if is_successor(&state.local, held) => LocalState::of(held.clone()),
+            (Some(state), _) => state,
+            (None, Some(held)) => LocalState::of(held.clone()),
             (None, None) => {
                 let why = format!(
                     "the cloud is unreachable, and this node holds no copy of {}",
@@ -163,10 +164,14 @@ impl Pending {
     }
 
     /// Ends an entry whose content at `revision` the cloud has since the RV `known_at` of the object, or will never take.
-    /// If the kubelet wrote since, only that later difference stays.
+    /// If the kubelet wrote since, only that later difference stays. An entry about a later object of that name stays as
+    /// it is.
     pub fn settle(&self, key: &OwnKey, revision: u64, sent: &LocalState, known_at: Option<ResourceVersion>) {
         let _one = self.changing.lock();
         let Some((now, state)) = self.state(key) else { return };
+        if meta::text(&state.local, "uid") != meta::text(&sent.local, "uid") {
+            return;
+        }
         if now != revision {
             let rest = LocalState {
                 base: part(&sent.local),
@@ -482,6 +487,23 @@ mod tests {
         assert_eq!((&rest.base, &rest.local), (&part(&sent.local), &later));
         pending.settle(&key(), revision, &rest, None);
         assert!(pending.is_empty() && open(&folder).is_empty());
+    }
+
+    #[test]
+    fn answer_about_a_former_object_leaves_the_status_of_its_successor() {
+        for writes in [1, 2] {
+            let folder = TestDir::new();
+            let pending = open(&folder);
+            for number in 0..writes {
+                let status = json!({"status": {"phase": "Running", "message": number}});
+                merge(&pending, Some(pod("u1", 7)), &status).unwrap();
+            }
+            let (revision, sent) = pending.state(&key()).unwrap();
+            let accepted = merge(&pending, Some(pod("u2", 9)), &running()).unwrap();
+            pending.settle(&key(), revision, &sent, None);
+            let (_, kept) = open(&folder).state(&key()).expect("the write was answered");
+            assert_eq!((kept.base, kept.local), (part(&pod("u2", 9)), accepted), "{writes}");
+        }
     }
 
     #[test]
