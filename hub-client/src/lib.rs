@@ -258,10 +258,14 @@ impl Hub {
         self.end_watches.cancel();
         let drained = futures_util::future::join_all(self.serving.iter().map(|serving| serving.shutdown(DRAIN)));
         let _ = tokio::join!(released, drained);
-        let _ = self.tasks.shutdown(STOP).await;
+        let ended = self.tasks.shutdown(STOP).await;
         self.data.partial_lists().save().await;
         if let Err(error) = self.data.replicas().persist(None).await {
             tracing::warn!(%error, "Failed to store the replicas; the next start fetches them again");
+        }
+        // A task that still runs could write again; the next start finds the other cluster once more.
+        if ended.is_ok() {
+            self.data.copy().remove_rest();
         }
     }
 }

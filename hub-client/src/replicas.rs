@@ -160,16 +160,6 @@ impl PoolData {
         &self.copy
     }
 
-    /// Drops the replicas of another cluster, and all state derived from them, before the next start.
-    ///
-    /// # Errors
-    /// Path of the file that could not be deleted.
-    pub fn drop_copies(&self) -> Result<(), String> {
-        self.copy.remove()?;
-        self.scope.forget();
-        Ok(())
-    }
-
     /// The replicas.
     #[must_use]
     pub fn replicas(&self) -> &Replicas {

@@ -312,7 +312,7 @@ impl Writer {
         }
         *self.waiting.lock() = Waiting::default();
         let shelf = self.shelf.clone();
-        // The folder is empty, or the next start uses records of another cluster.
+        // The stop deletes what is left.
         let _ = tokio::task::spawn_blocking(move || shelf.clear()).await;
         token.cancelled().await;
     }

@@ -85,11 +85,11 @@ pub(super) fn open(
                     failure: Some(why),
                     ..opened
                 }),
-                Ok(Err(again)) => in_memory(kinds, &format!("{why}; {again}")),
-                Err(_) => in_memory(kinds, &why),
+                Ok(Err(again)) => in_memory(folder, kinds, &format!("{why}; {again}")),
+                Err(_) => in_memory(folder, kinds, &why),
             }
         }
-        Err(error) if error.is_full() => in_memory(kinds, &error.to_string()),
+        Err(error) if error.is_full() => in_memory(folder, kinds, &error.to_string()),
         opened => opened,
     }
 }
@@ -145,11 +145,11 @@ fn drop_oversized(store: &ReplicaStore, (kinds, max): Kinds<'_>) -> Result<Vec<(
 }
 
 /// Opens replicas that neither read from nor write to the disk.
-fn in_memory((kinds, _): Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
+fn in_memory(folder: &Path, (kinds, _): Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
     Ok(Opened {
         replicas: Replicas::open(kinds, None)?,
         store: None,
-        origin: Origin::in_memory(),
+        origin: Origin::open(folder, false),
         failure: Some(format!("{why}; copies are kept in memory only until the next start")),
         other_pool: None,
         oversized: Vec::new(),
@@ -189,6 +189,7 @@ mod tests {
     use yurt_test_support::TestDir;
 
     use super::*;
+    use crate::replicas::origin::OriginVerdict;
 
     /// Input/output error.
     const EIO: i32 = 5;
@@ -249,6 +250,16 @@ mod tests {
         drop(opened);
         let opened = open(&real).unwrap();
         assert_eq!((held(&opened), &opened.failure), (vec!["stored".to_owned()], &None));
+    }
+
+    #[tokio::test]
+    async fn cluster_stays_known_on_a_full_disk() {
+        let folder = TestDir::new();
+        let open = |disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>| {
+            open(folder.path(), "p", (&kinds(), usize::MAX), disk).unwrap_or_else(|error| panic!("{error}"))
+        };
+        assert_eq!(open(&real).origin.judge("u1"), OriginVerdict::Same);
+        assert_eq!(open(&full).origin.judge("u2"), OriginVerdict::Other);
     }
 
     #[tokio::test]

@@ -1,15 +1,31 @@
 //! Durable copy of the replicas on this node's disk, and the pool and cluster that it belongs to.
+//!
+//! A copy of another cluster ends in two steps: the replicas at once, everything else when the tasks have stopped. The
+//! record of the cluster goes last, so a start after a kill in between finds the other cluster again.
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use tokio_util::sync::CancellationToken;
 
 use super::origin::Origin;
-use super::{disk, host_network};
+use super::{disk, host_network, scope};
 use crate::hub_config::disk::FILE as HUB_CONFIG;
+use crate::offline::own::pending;
+use crate::offline::{answers, events, tokens};
+use crate::proxy::authorize;
 
 /// File of the cloud's last answer about this node's lease, in the folder of the copy.
 pub const NODE_LEASE: &str = "node-lease";
+/// Files of the same cluster in the folder of the copy.
+const FILES: [&str; 5] = [NODE_LEASE, HUB_CONFIG, host_network::FILE, scope::FILE, authorize::FILE];
+/// Folders of the same cluster in the folder of the copy.
+const FOLDERS: [&str; 4] = [
+    answers::FOLDER,
+    tokens::FOLDER,
+    pending::FOLDER,
+    events::sender::FOLDER,
+];
 
 /// Folder of the copy, and its origin.
 pub struct DurableCopy {
@@ -49,21 +65,44 @@ impl DurableCopy {
         &self.is_foreign
     }
 
-    /// Deletes the copy, and what other parts of the hub keep of the same cluster: the node lease, the ConfigMap and a value
-    /// of the NodePool.
+    /// Deletes the replicas of another cluster, before the next start.
     ///
     /// # Errors
-    /// Path of the copy's file if it could not be deleted.
+    /// Path of the file if it could not be deleted.
     pub(super) fn remove(&self) -> Result<(), String> {
         self.is_foreign.cancel();
         let removed = disk::remove(&self.folder);
-        removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))?;
-        for name in [NODE_LEASE, HUB_CONFIG, host_network::FILE] {
-            let path = self.folder.join(name);
-            if let Err(error) = std::fs::remove_file(&path) {
-                tracing::debug!(%error, path = %path.display(), "Failed to delete file of another cluster");
-            }
+        removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))
+    }
+
+    /// Deletes everything that is kept of another cluster, if it is one, and its record last. No task may write to the
+    /// folder any more. Blocks.
+    pub(crate) fn remove_rest(&self) {
+        if !self.is_foreign.is_cancelled() {
+            return;
         }
-        Ok(())
+        if let Err(error) = self.remove_all() {
+            let folder = self.folder.display();
+            tracing::warn!(%folder, %error, "Failed to delete data of another cluster; the next start tries again");
+        }
+    }
+
+    fn remove_all(&self) -> io::Result<()> {
+        disk::remove(&self.folder)?;
+        for name in FILES {
+            missing_or(fs::remove_file(self.folder.join(name)))?;
+        }
+        for name in FOLDERS {
+            missing_or(fs::remove_dir_all(self.folder.join(name)))?;
+        }
+        self.origin.remove()
+    }
+}
+
+/// Result of a removal; what is missing counts as removed.
+fn missing_or(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }

@@ -1,8 +1,10 @@
 //! Record of the replicas' origin, stored next to them: the NodePool, because its members are among them, and the cluster.
 //!
 //! A node may move to another pool or cluster and keep its disk. A flag names the pool. The uid of the Namespace
-//! `kube-system` identifies the cluster; it outlives certificates, addresses and a restored backup.
+//! `kube-system` identifies the cluster; it outlives certificates, addresses and a restored backup. The cluster is also
+//! that of the kept answers, tokens, rights and writes, so its record outlives the replicas.
 
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -26,8 +28,7 @@ struct Record {
 /// The record of one hub.
 #[derive(Debug)]
 pub struct Origin {
-    /// The file; `None` while the hub keeps nothing on its disk.
-    file: Option<PathBuf>,
+    folder: PathBuf,
     record: Mutex<Record>,
 }
 
@@ -43,25 +44,16 @@ pub enum OriginVerdict {
 // === impl Origin ===
 
 impl Origin {
-    /// Creates the origin of replicas that are kept in memory alone.
-    #[must_use]
-    pub fn in_memory() -> Self {
-        Self {
-            file: None,
-            record: Mutex::default(),
-        }
-    }
-
     /// Reads the record in `folder`. A missing or unreadable record means an unknown origin. If the replicas are yet to be
-    /// created (`is_new`), the origin is unknown whatever the record contains.
+    /// created (`is_new`), there are no members of a pool; the cluster is still that of what else is kept.
     #[must_use]
     pub fn open(folder: &Path, is_new: bool) -> Self {
-        let file = folder.join(FILE);
-        let read = || serde_json::from_slice(&std::fs::read(&file).ok()?).ok();
-        let record: Option<Record> = if is_new { None } else { read() };
+        let read = fs::read(folder.join(FILE)).ok();
+        let mut record: Record = read.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        record.pool = record.pool.filter(|_| !is_new);
         Self {
-            record: Mutex::new(record.unwrap_or_default()),
-            file: Some(file),
+            folder: folder.to_owned(),
+            record: Mutex::new(record),
         }
     }
 
@@ -106,10 +98,18 @@ impl Origin {
         OriginVerdict::Same
     }
 
+    /// Deletes the record, once the removal of everything else in the folder is durable.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()?;
+        fs::remove_file(self.folder.join(FILE))
+    }
+
     fn save(&self, record: &Record) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
         // An unknown origin would let the replicas pass for those of any cluster.
-        write_secret(file, serde_json::to_vec(record)?)
+        write_secret(&self.folder.join(FILE), serde_json::to_vec(record)?)
     }
 }
 
@@ -138,8 +138,11 @@ mod tests {
         assert_eq!(open(false).judge("u2"), OriginVerdict::Other);
         open(false).set_pool("q").unwrap();
         assert_eq!(open(false).judge("u2"), OriginVerdict::Other, "the cluster stays known");
-        assert_eq!(open(true).judge("u2"), OriginVerdict::Same);
-        assert_eq!(open(false).judge("u1"), OriginVerdict::Other);
+        assert_eq!(open(true).judge("u2"), OriginVerdict::Other, "also without replicas");
+        open(true).set_pool("q").unwrap();
+        assert_eq!(open(false).judge("u1"), OriginVerdict::Same);
+        open(false).remove().unwrap();
+        assert_eq!(open(false).judge("u2"), OriginVerdict::Same);
     }
 
     #[test]
@@ -162,13 +165,5 @@ mod tests {
         let origin = Origin::open(folder.path(), false);
         assert_eq!(origin.other_pool("q"), None);
         assert_eq!(origin.judge("u1"), OriginVerdict::Same);
-    }
-
-    #[test]
-    fn what_is_in_memory_alone_leaves_no_record() {
-        let origin = Origin::in_memory();
-        origin.set_pool("p").unwrap();
-        assert_eq!(origin.judge("u1"), OriginVerdict::Same);
-        assert_eq!(origin.judge("u2"), OriginVerdict::Other);
     }
 }

@@ -62,13 +62,6 @@ impl Scope {
         shared.iter().filter_map(named).collect()
     }
 
-    /// Deletes the record for the next start.
-    pub(super) fn forget(&self) {
-        if let Err(error) = std::fs::remove_file(&self.file) {
-            tracing::debug!(%error, path = %self.file.display(), "No recorded pool-scope resources to delete");
-        }
-    }
-
     async fn save(&self, shared: &[SharedResource]) -> std::io::Result<()> {
         let (file, text) = (self.file.clone(), serde_json::to_vec(shared)?);
         tokio::task::spawn_blocking(move || write_secret(&file, text)).await?

@@ -60,7 +60,8 @@ impl Wiring {
     /// Opens the kept events and starts their sender.
     fn events(&self) -> Events {
         let (cache, cloud) = (&self.config.cache_dir, self.upstreams.cloud.clone());
-        let (events, sender) = events::sender::open(cache, cloud, self.clock.clone());
+        let history = self.data.history().clone();
+        let (events, sender) = events::sender::open(cache, cloud, history, self.clock.clone());
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
         let sending = sender.run(self.cloud.0.subscribe(), token, is_foreign);
         self.tasks.spawn_critical("send-events", sending);

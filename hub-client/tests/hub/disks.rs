@@ -1,14 +1,19 @@
 //! Start of a hub with the disk of another pool or another cluster, or with a damaged file.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use yurt_runtime::http::json as answer_json;
 use yurt_test_support::eventually;
 
 use super::cloud::{Cloud, IDENTITY};
 use super::harness::TestHub;
+use super::offline_events::{self, EVENTS};
+use super::offline_tokens;
+use super::offline_writes::{self, POD, Stored};
 use super::pool::Pool;
 
 const SERVICES: &str = "/api/v1/services";
@@ -125,6 +130,83 @@ async fn copies_of_another_cluster_are_dropped_before_anything_is_taken_from_thi
     })
     .await;
     assert_eq!(services(&hub.state().await), 4);
+}
+
+/// Files and folders of what a hub keeps for a time without the cloud.
+const KEPT: [&str; 5] = ["answers", "authorizations", "events", "local-writes", "tokens"];
+
+/// The names of [`KEPT`] with content.
+fn kept(hub: &TestHub) -> Vec<&'static str> {
+    let is_kept = |name: &&str| {
+        let path = hub.folder().path().join("cache").join(name);
+        let files = std::fs::read_dir(&path).map_or(0, Iterator::count);
+        path.is_file() || files > 0
+    };
+    KEPT.into_iter().filter(is_kept).collect()
+}
+
+/// A hub of the old cluster that was stopped while its cloud was away, with all of [`KEPT`].
+async fn hub_that_keeps_everything(old: &mut Cloud) -> TestHub {
+    old.allow("token-of-the-old-one", true);
+    Stored::at(old, POD, offline_writes::pod("web", "n1"));
+    offline_tokens::issue(old, "2999-01-01T00:00:00Z");
+    let mut hub = TestHub::start(old, &[]).await;
+    let reader = hub.bearer("pod/v1", "token-of-the-old-one");
+    reader.get(SERVICES).await.expect(200);
+    offline_writes::read(&hub, &[POD]).await;
+    offline_tokens::ask(&hub.kubelet(), "u1").await.expect(201);
+    offline_tokens::kept(&hub, 1).await;
+    old.go_away().await;
+    let running = offline_writes::running();
+    offline_writes::patch(&hub.kubelet(), POD, &running).await.expect(200);
+    offline_events::create(&hub.kubelet(), "web.1").await.expect(201);
+    hub.stop().await;
+    assert_eq!(kept(&hub), KEPT);
+    hub
+}
+
+#[tokio::test]
+async fn what_is_kept_of_another_cluster_is_dropped_also_without_the_replicas() {
+    let (mut old, new) = two_clusters().await;
+    let mut hub = hub_that_keeps_everything(&mut old).await;
+    std::fs::remove_file(hub.folder().path().join("cache/replicas.redb")).unwrap();
+    hub.set_flag(&format!("--server-addr={}", new.url()));
+    hub.restart().await;
+    assert_eq!(hub.failed().await, "prove-timeline");
+    // A kill before the end of the removal.
+    hub.crash().await;
+    assert_eq!(hub.failed().await, "prove-timeline");
+    hub.stop().await;
+    assert_eq!(kept(&hub), [""; 0]);
+    hub.restart().await;
+    hub.wait_until_complete().await;
+    assert_eq!(hub.kube_proxy().get(SERVICES).await.names(), ["a", "b", "c", "d"]);
+}
+
+#[tokio::test]
+async fn events_wait_for_the_identity_of_the_cluster() {
+    let (mut old, new) = two_clusters().await;
+    let mut hub = hub_that_keeps_everything(&mut old).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let opened = gate.clone();
+    new.on(IDENTITY, move |_| {
+        let opened = opened.clone();
+        async move {
+            let _permit = opened.acquire().await;
+            answer_json(StatusCode::OK, r#"{"metadata":{"uid":"uid-of-another-cluster"}}"#)
+        }
+    });
+    hub.set_flag(&format!("--server-addr={}", new.url()));
+    hub.restart().await;
+    eventually("the question for the identity", async || {
+        (!new.seen(IDENTITY).is_empty()).then_some(())
+    })
+    .await;
+    hub.until("the cloud is up", |state| state["cloudReachable"] == true).await;
+    gate.add_permits(100);
+    assert_eq!(hub.failed().await, "prove-timeline");
+    hub.stop().await;
+    assert!(new.seen(EVENTS).is_empty(), "they are the other cluster's");
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use super::client::{Answer, Client, request};
 use super::cloud::Cloud;
 use super::harness::TestHub;
 
-const EVENTS: &str = "/api/v1/namespaces/shop/events";
+pub(super) const EVENTS: &str = "/api/v1/namespaces/shop/events";
 
 /// Events at the cloud, by name.
 #[derive(Clone, Default)]
@@ -66,7 +66,7 @@ impl Stored {
     }
 }
 
-async fn create(client: &Client, name: &str) -> Answer {
+pub(super) async fn create(client: &Client, name: &str) -> Answer {
     let event = json!({"kind": "Event", "apiVersion": "v1", "metadata": {"namespace": "shop", "name": name},
         "involvedObject": {"kind": "Pod", "name": "web"}, "reason": "BackOff", "count": 1});
     let headers = [("content-type", "application/json")];
@@ -88,7 +88,7 @@ async fn count(client: &Client, name: &str, count: u32) -> Answer {
         .await
 }
 
-async fn until_kept(hub: &TestHub, events: u64) {
+pub(super) async fn until_kept(hub: &TestHub, events: u64) {
     hub.until("the events", |state| state["offline"]["events"]["records"] == events)
         .await;
 }

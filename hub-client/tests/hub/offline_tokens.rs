@@ -13,7 +13,7 @@ use super::harness::TestHub;
 
 const TOKEN: &str = "/api/v1/namespaces/shop/serviceaccounts/web/token";
 
-async fn ask(client: &Client, pod: &str) -> Answer {
+pub(super) async fn ask(client: &Client, pod: &str) -> Answer {
     ask_for(client, pod, &json!(["api"])).await
 }
 
@@ -28,7 +28,7 @@ async fn ask_for(client: &Client, pod: &str, audiences: &Value) -> Answer {
 }
 
 /// Issues tokens that end at `end`, each with the uid of its pod.
-fn issue(cloud: &Cloud, end: &'static str) {
+pub(super) fn issue(cloud: &Cloud, end: &'static str) {
     cloud.on(TOKEN, move |request| async move {
         let body = read_body(request.into_body(), 1 << 20).await.unwrap();
         let mut answer: Value = serde_json::from_slice(&body).unwrap();
@@ -39,7 +39,7 @@ fn issue(cloud: &Cloud, end: &'static str) {
 }
 
 /// Waits until the hub keeps so many tokens, and returns their files.
-async fn kept(hub: &TestHub, count: usize) -> Vec<DirEntry> {
+pub(super) async fn kept(hub: &TestHub, count: usize) -> Vec<DirEntry> {
     let is_kept = |state: &Value| state["offline"]["tokens"]["records"] == count;
     hub.until("the tokens must be kept", is_kept).await;
     let files = std::fs::read_dir(hub.folder().path().join("cache/tokens")).unwrap();

@@ -21,7 +21,7 @@ use super::harness::TestHub;
 const NODES: &str = "/api/v1/nodes";
 const NODE: &str = "/api/v1/nodes/n1";
 const JSON: &str = "application/json";
-const POD: &str = "/api/v1/namespaces/shop/pods/web";
+pub(super) const POD: &str = "/api/v1/namespaces/shop/pods/web";
 const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
@@ -102,7 +102,7 @@ fn node() -> Value {
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
 }
 
-fn pod(name: &str, node: &str) -> Value {
+pub(super) fn pod(name: &str, node: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "shop", "name": name, "uid": format!("u-{name}"), "resourceVersion": "20"},
         "spec": {"nodeName": node}, "status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}})
@@ -125,7 +125,7 @@ pub(super) async fn patch(client: &Client, path: &str, body: &Value) -> Answer {
         .await
 }
 
-fn running() -> Value {
+pub(super) fn running() -> Value {
     json!({"metadata": {"uid": "u-web"}, "status": {"phase": "Running", "podIP": "10.0.0.7",
         "conditions": [{"type": "Ready", "status": "True"}]}})
 }

@@ -18,6 +18,7 @@ use super::queue::{BYTES_MAX, EventKey, Queue, QueuedEvent, counted};
 use crate::health::CloudReach;
 use crate::offline::record::Record;
 use crate::offline::shelf::{Limits, Share, Shelf};
+use crate::replicas::history_check::HistoryState;
 use crate::upstream::Cloud;
 
 /// Name of the folder below the cache folder.
@@ -48,6 +49,8 @@ const SAVED_EVERY: Duration = Duration::from_secs(60);
 pub struct Sender {
     events: Events,
     cloud: Arc<Cloud>,
+    /// A proof begins with the check that the cloud is the cluster of the events.
+    history: HistoryState,
     shelf: Arc<Shelf>,
     /// Revision of the queue in the file.
     saved: u64,
@@ -65,7 +68,7 @@ enum EventOutcome {
 
 /// Opens the events of an earlier run.
 #[must_use]
-pub fn open(cache: &Path, cloud: Arc<Cloud>, clock: yurt_runtime::Clock) -> (Events, Sender) {
+pub fn open(cache: &Path, cloud: Arc<Cloud>, history: HistoryState, clock: yurt_runtime::Clock) -> (Events, Sender) {
     let shelf = Arc::new(Shelf::open(cache.join(FOLDER), LIMITS));
     let kept = shelf
         .get(KEY)
@@ -76,6 +79,7 @@ pub fn open(cache: &Path, cloud: Arc<Cloud>, clock: yurt_runtime::Clock) -> (Eve
     let sender = Sender {
         events: events.clone(),
         cloud,
+        history,
         shelf,
         saved,
     };
@@ -98,15 +102,14 @@ impl Sender {
             if save_at.is_none() && self.is_dirty() {
                 save_at = Some(Instant::now() + SAVED_EVERY);
             }
-            let (events, saving) = (
-                self.events.clone(),
-                save_at.unwrap_or_else(|| Instant::now() + SAVED_EVERY),
-            );
+            let (events, history) = (self.events.clone(), self.history.clone());
+            let saving = save_at.unwrap_or_else(|| Instant::now() + SAVED_EVERY);
             let due = async {
                 if events.queue.lock().first().is_none() || reach.wait_for(|reach| reach.is_up()).await.is_err() {
                     std::future::pending::<()>().await;
                 }
                 tokio::time::sleep_until(not_before).await;
+                history.until_proven().await;
             };
             tokio::select! {
                 biased;

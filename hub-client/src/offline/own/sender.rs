@@ -132,7 +132,7 @@ impl Sender {
         }
         if is_foreign.is_cancelled() {
             let pending = self.pending.clone();
-            // The next start asks for the identity of the cluster again.
+            // The stop deletes what is left.
             let _ = tokio::task::spawn_blocking(move || pending.clear()).await;
         }
         token.cancelled().await;

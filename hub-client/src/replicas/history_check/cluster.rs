@@ -33,7 +33,7 @@ impl HistoryVerifier {
             return Ok(());
         }
         let why = "the copies on this node are of another cluster";
-        self.data.drop_copies().inspect_err(|error| {
+        self.data.copy().remove().inspect_err(|error| {
             failures.refused(CLUSTER, &format!("{why} and cannot be deleted: {error}"));
         })?;
         tracing::error!(

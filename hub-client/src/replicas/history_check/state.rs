@@ -105,6 +105,13 @@ impl HistoryState {
         settled.is_ok_and(|state| state.proven.is_some())
     }
 
+    /// Waits until a proof is valid.
+    pub async fn until_proven(&self) {
+        let mut state = self.0.subscribe();
+        // The sender is a part of this object.
+        let _ = state.wait_for(|state| state.proven.is_some()).await;
+    }
+
     /// Waits until a proof covers data from `connection`. False if there is none: the cloud does not answer, or another of its
     /// servers is in use.
     pub async fn proven_over(&self, connection: Connection) -> bool {
