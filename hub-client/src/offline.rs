@@ -14,6 +14,7 @@
 
 pub mod answers;
 pub mod autonomy;
+mod backlog;
 pub mod events;
 pub mod kept_read;
 pub mod own;

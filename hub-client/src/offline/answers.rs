@@ -2,7 +2,7 @@
 //!
 //! An answer is copied while it passes. One task writes the files: a new answer immediately, a changed one at most every
 //! [`REWRITTEN_EVERY`], because flash wears out; until then the newer answer is in memory. When the cloud goes away, and
-//! at a stop, all of them are written.
+//! at a stop, all of them are written. A deletion counts at once, however slow the disk is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::BootTime;
 use yurt_pool_protocol::names::STALE_HEADER;
 use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, Inflate, accepts_gzip, full, respond, stream as body_of};
 
+use super::backlog::{Backlog, Bounds, Change};
 use super::kept_read::{KeptRead, Readers, readers_of};
 use super::record::{FileName, Record};
 use super::shelf::{Limits, Share, Shelf, Totals};
@@ -59,10 +60,13 @@ const DISCOVERY: Share = Share {
 pub const REWRITTEN_EVERY: Duration = Duration::from_secs(300);
 /// Maximum bytes of the answers that wait for that time; above it they are written immediately.
 const WAITING_MAX: usize = 1 << 20;
+/// Limits of the answers that wait for the writer; further ones are not kept this time.
+const BACKLOG: Bounds = Bounds {
+    changes: 1024,
+    bytes: 8 << 20,
+};
 /// Interval of the check for due writes.
 const CHECKED_EVERY: Duration = Duration::from_secs(30);
-/// Maximum number of answers on the way to the writer; further ones are not kept this time.
-const NEWS_MAX: usize = 64;
 /// Failure key: the disk does not take an answer.
 pub(crate) const DISK: &str = "kept answers";
 /// Fact of a record: its content type.
@@ -75,46 +79,19 @@ const ENCODING: &str = "contentEncoding";
 pub struct Answers {
     shelf: Arc<Shelf>,
     copies: Copies,
-    news: mpsc::Sender<News>,
-    waiting: Arc<Mutex<Waiting>>,
+    // No lock but the shelf's index is taken while this one is held.
+    backlog: Arc<Mutex<Backlog>>,
+    news: Arc<Notify>,
 }
 
 /// The one writer of the folder.
 pub struct Writer {
     shelf: Arc<Shelf>,
-    news: mpsc::Receiver<News>,
-    waiting: Arc<Mutex<Waiting>>,
+    backlog: Arc<Mutex<Backlog>>,
+    news: Arc<Notify>,
     written: HashMap<FileName, BootTime>,
     clock: Clock,
     failures: Failures,
-}
-
-enum News {
-    Keep(Record),
-    Forget(Vec<String>),
-}
-
-/// Answers that wait for their turn to be written.
-#[derive(Default)]
-struct Waiting {
-    records: HashMap<String, Record>,
-    bytes: usize,
-}
-
-// === impl Waiting ===
-
-impl Waiting {
-    fn insert(&mut self, record: Record) {
-        self.remove(&record.key);
-        self.bytes += record.body.len();
-        self.records.insert(record.key.clone(), record);
-    }
-
-    fn remove(&mut self, key: &str) -> Option<Record> {
-        let record = self.records.remove(key)?;
-        self.bytes -= record.body.len();
-        Some(record)
-    }
 }
 
 // === impl Answers ===
@@ -124,12 +101,12 @@ impl Answers {
     #[must_use]
     pub fn open(cache: &std::path::Path, clock: Clock, failures: Failures) -> (Self, Writer) {
         let shelf = Arc::new(Shelf::open(cache.join(FOLDER), LIMITS));
-        let (news, received) = mpsc::channel(NEWS_MAX);
-        let waiting = Arc::<Mutex<Waiting>>::default();
+        let backlog = Arc::new(Mutex::new(Backlog::within(BACKLOG)));
+        let news = Arc::new(Notify::new());
         let writer = Writer {
             shelf: shelf.clone(),
-            news: received,
-            waiting: waiting.clone(),
+            backlog: backlog.clone(),
+            news: news.clone(),
             written: HashMap::new(),
             clock,
             failures,
@@ -137,8 +114,8 @@ impl Answers {
         let answers = Self {
             shelf,
             copies: Copies::within(super::COPIES_MAX),
+            backlog,
             news,
-            waiting,
         };
         (answers, writer)
     }
@@ -169,7 +146,7 @@ impl Answers {
         let answers = self.clone();
         response.map(|body| {
             self.copies.of(body, ANSWER_MAX, move |body| {
-                answers.tell(News::Keep(Record { key, facts, body }));
+                answers.keep(Record { key, facts, body });
             })
         })
     }
@@ -181,12 +158,12 @@ impl Answers {
 
     /// Returns all kept records for a GET, in the forms that the client accepts.
     pub async fn find_all(&self, read: &KeptRead) -> Vec<Record> {
-        let (shelf, waiting) = (self.shelf.clone(), self.waiting.clone());
+        let (shelf, backlog) = (self.shelf.clone(), self.backlog.clone());
         let keys: Vec<String> = read.keys().collect();
         let found = tokio::task::spawn_blocking(move || {
             let find = |key: &String| {
-                let waits = waiting.lock().records.get(key).cloned();
-                waits.or_else(|| shelf.get(key))
+                let change = backlog.lock().get(key).cloned();
+                change.map_or_else(|| shelf.get(key), |change| change.record)
             };
             keys.iter().filter_map(find).collect()
         });
@@ -198,13 +175,21 @@ impl Answers {
         self.forget(std::slice::from_ref(read));
         if let Some(key) = read.key_of("application/json") {
             let facts = json!({TYPE: "application/json", ENCODING: ""});
-            self.tell(News::Keep(Record { key, facts, body }));
+            self.keep(Record { key, facts, body });
         }
     }
 
-    /// Deletes all kept forms of these objects.
+    /// Deletes all kept forms of these objects. Readers find none of them from now on.
     pub fn forget(&self, reads: &[KeptRead]) {
-        self.tell(News::Forget(reads.iter().flat_map(KeptRead::keys).collect()));
+        {
+            let mut backlog = self.backlog.lock();
+            for key in reads.iter().flat_map(KeptRead::keys) {
+                if backlog.get(&key).is_some() || self.shelf.contains(&key) {
+                    backlog.forget(key);
+                }
+            }
+        }
+        self.news.notify_one();
     }
 
     /// Records and bytes held.
@@ -213,10 +198,12 @@ impl Answers {
         self.shelf.totals()
     }
 
-    fn tell(&self, news: News) {
-        if self.news.try_send(news).is_err() {
+    fn keep(&self, record: Record) {
+        let is_kept = self.backlog.lock().keep(record);
+        if !is_kept {
             tracing::debug!("Writer of kept answers is busy; an answer is not kept");
         }
+        self.news.notify_one();
     }
 }
 
@@ -293,83 +280,70 @@ impl Writer {
                 biased;
                 () = token.cancelled() => break,
                 () = is_foreign.cancelled() => break,
-                news = self.news.recv() => match news {
-                    Some(News::Keep(record)) => self.keep(record).await,
-                    Some(News::Forget(keys)) => self.forget(keys).await,
-                    None => break,
-                },
+                () = self.news.notified() => self.write_due(false).await,
                 changed = reach.changed() => match changed {
-                    Ok(()) if reach.borrow_and_update().is_lost() => self.write_waiting(true).await,
+                    Ok(()) if reach.borrow_and_update().is_lost() => self.write_due(true).await,
                     Ok(()) => {}
                     Err(_) => token.cancelled().await,
                 },
-                _ = check.tick() => self.write_waiting(false).await,
+                _ = check.tick() => self.write_due(false).await,
             }
         }
         if !is_foreign.is_cancelled() {
-            self.write_waiting(true).await;
+            self.write_due(true).await;
             return;
         }
-        *self.waiting.lock() = Waiting::default();
+        self.backlog.lock().clear();
         let shelf = self.shelf.clone();
         // The stop deletes what is left.
         let _ = tokio::task::spawn_blocking(move || shelf.clear()).await;
         token.cancelled().await;
     }
 
-    async fn keep(&mut self, record: Record) {
-        let is_early = !self.is_due(&record.key);
-        let is_waited_for = {
-            let mut waiting = self.waiting.lock();
-            let fits = waiting.bytes + record.body.len() <= WAITING_MAX;
-            if is_early && fits {
-                waiting.insert(record.clone());
+    /// Makes the changes that are due now, or all of them.
+    async fn write_due(&mut self, all: bool) {
+        for key in self.due(all) {
+            let change = self.backlog.lock().get(&key).cloned();
+            let Some(Change { number, record }) = change else {
+                continue;
+            };
+            match record {
+                Some(record) => self.write(record).await,
+                None => self.delete(key.clone()).await,
             }
-            is_early && fits
-        };
-        if !is_waited_for {
-            self.write(record).await;
-        }
-    }
-
-    async fn forget(&mut self, keys: Vec<String>) {
-        let shelf = self.shelf.clone();
-        for key in &keys {
-            self.waiting.lock().remove(key);
-            self.written.remove(&FileName::of(key));
-        }
-        let gone = tokio::task::spawn_blocking(move || keys.iter().try_for_each(|key| shelf.remove(key)));
-        if let Ok(Err(error)) = gone.await {
-            tracing::debug!(%error, "Failed to delete kept answer");
-        }
-    }
-
-    fn is_due(&self, key: &str) -> bool {
-        let written = self.written.get(&FileName::of(key));
-        written.is_none_or(|at| self.clock.boot().since(*at) >= REWRITTEN_EVERY)
-    }
-
-    async fn write_waiting(&mut self, all: bool) {
-        let mut keys: Vec<String> = self.waiting.lock().records.keys().cloned().collect();
-        keys.retain(|key| all || self.is_due(key));
-        for key in keys {
-            let record = self.waiting.lock().records.get(&key).cloned();
-            if let Some(record) = record {
-                self.write(record).await;
-            }
+            // Only after the write, so that a reader finds it in one of the two places.
+            self.backlog.lock().done(&key, number);
         }
         let now = self.clock.boot();
         self.written.retain(|_, at| now.since(*at) < REWRITTEN_EVERY);
     }
 
+    fn due(&self, all: bool) -> Vec<String> {
+        let now = self.clock.boot();
+        let is_early = |key: &str| {
+            let written = self.written.get(&FileName::of(key));
+            written.is_some_and(|at| now.since(*at) < REWRITTEN_EVERY)
+        };
+        let backlog = self.backlog.lock();
+        let all = all || backlog.bytes() > WAITING_MAX;
+        backlog.due(|key, change| all || change.record.is_none() || !is_early(key))
+    }
+
+    async fn delete(&mut self, key: String) {
+        self.written.remove(&FileName::of(&key));
+        let shelf = self.shelf.clone();
+        let gone = tokio::task::spawn_blocking(move || shelf.remove(&key));
+        if let Ok(Err(error)) = gone.await {
+            tracing::debug!(%error, "Failed to delete kept answer");
+        }
+    }
+
     async fn write(&mut self, record: Record) {
-        let (shelf, key) = (self.shelf.clone(), record.key.clone());
+        let (shelf, name) = (self.shelf.clone(), FileName::of(&record.key));
         let written = tokio::task::spawn_blocking(move || shelf.put(&record)).await;
-        // Only after the write, so that a reader finds it in one of the two places.
-        self.waiting.lock().remove(&key);
         match written {
             Ok(Ok(true)) => {
-                self.written.insert(FileName::of(&key), self.clock.boot());
+                self.written.insert(name, self.clock.boot());
                 self.failures.works(DISK);
             }
             Ok(Ok(false)) => {}
@@ -449,6 +423,13 @@ mod tests {
             })
             .await;
         }
+
+        async fn until_records(&self, records: usize) {
+            eventually("the files", async || {
+                (self.answers.totals().records == records).then_some(())
+            })
+            .await;
+        }
     }
 
     /// Reads the files without opening the folder, whose owner is at work.
@@ -468,6 +449,7 @@ mod tests {
         let kept = start(&folder);
         kept.pass(json_of("1")).await;
         kept.until(Some("1")).await;
+        kept.until_records(1).await;
         kept.pass(json_of("2")).await;
         kept.until(Some("2")).await;
         assert_eq!(on_disk(&folder), ["1"]);
@@ -502,10 +484,11 @@ mod tests {
         kept.pass(zstd).await;
         kept.pass(json_of("1")).await;
         kept.until(Some("1")).await;
-        assert_eq!(kept.answers.totals().records, 1);
+        kept.until_records(1).await;
         let gone = yurt_runtime::http::status_response(&yurt_apimachinery::Status::failure(404, "NotFound", "gone"));
         kept.pass(gone).await;
         kept.until(None).await;
+        kept.until_records(0).await;
         assert_eq!(kept.answers.totals(), Totals::default());
     }
 
@@ -515,9 +498,39 @@ mod tests {
         let kept = start(&folder);
         kept.pass(json_of("1")).await;
         kept.until(Some("1")).await;
+        kept.until_records(1).await;
         kept.is_foreign.cancel();
         kept.until(None).await;
         assert!(on_disk(&folder).is_empty());
+    }
+
+    /// The disk is slow: the writer does not run.
+    #[tokio::test(start_paused = true)]
+    async fn deletion_counts_at_once_and_outlives_a_stop_however_much_waits() {
+        let folder = TestDir::new();
+        let kept = start(&folder);
+        kept.pass(json_of("1")).await;
+        kept.until(Some("1")).await;
+        kept.tasks.shutdown(Duration::from_secs(5)).await.unwrap();
+        let (clock, _) = Clock::fake();
+        let (answers, writer) = Answers::open(folder.path(), clock.clone(), Failures::new(clock));
+        for number in 0..200 {
+            let other = KeptRead::of_object("kubelet", &format!("/api/v1/nodes/n{number}"));
+            answers.replace(&other, "{}".into());
+        }
+        answers.forget(&[version()]);
+        assert_eq!(answers.find(&version()).await, None);
+        let tasks = TaskGroup::new();
+        let running = writer.run(
+            watch::Sender::default().subscribe(),
+            tasks.token(),
+            CancellationToken::new(),
+        );
+        tasks.spawn("write", running);
+        tasks.shutdown(Duration::from_secs(5)).await.unwrap();
+        let (again, _) = Answers::open(folder.path(), Clock::fake().0, Failures::new(Clock::fake().0));
+        assert_eq!(again.find(&version()).await, None);
+        assert_eq!(again.totals().records, 200);
     }
 
     #[tokio::test]

@@ -2,8 +2,8 @@
 //! shares, whose records evict only each other.
 //!
 //! A record is replaced by a rename, so a power cut leaves the old one or the new one. A disk that is full, or that
-//! fails, costs the new record only: what is on the disk stays, and the caller continues. All functions block; the
-//! callers run them on threads for that.
+//! fails, costs the new record only: what is on the disk stays, and the caller continues. All functions block, unless they
+//! say otherwise; the callers run them on threads for that.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -201,6 +201,12 @@ impl Shelf {
         let name = FileName::of(key);
         self.index.lock().used(&name)?;
         self.read(&name).filter(|record| record.key == key)
+    }
+
+    /// True if there is a record of `key`. Does not block.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        self.index.lock().rows.contains_key(&FileName::of(key))
     }
 
     /// All intact records, each read when it is its turn; damaged files are deleted.

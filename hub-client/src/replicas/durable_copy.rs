@@ -20,12 +20,7 @@ pub const NODE_LEASE: &str = "node-lease";
 /// Files of the same cluster in the folder of the copy.
 const FILES: [&str; 5] = [NODE_LEASE, HUB_CONFIG, host_network::FILE, scope::FILE, authorize::FILE];
 /// Folders of the same cluster in the folder of the copy.
-const FOLDERS: [&str; 4] = [
-    answers::FOLDER,
-    tokens::FOLDER,
-    pending::FOLDER,
-    events::sender::FOLDER,
-];
+const FOLDERS: [&str; 4] = [answers::FOLDER, tokens::FOLDER, pending::FOLDER, events::sender::FOLDER];
 
 /// Folder of the copy, and its origin.
 pub struct DurableCopy {

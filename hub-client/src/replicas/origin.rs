@@ -49,7 +49,9 @@ impl Origin {
     #[must_use]
     pub fn open(folder: &Path, is_new: bool) -> Self {
         let read = fs::read(folder.join(FILE)).ok();
-        let mut record: Record = read.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let mut record: Record = read
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
         record.pool = record.pool.filter(|_| !is_new);
         Self {
             folder: folder.to_owned(),

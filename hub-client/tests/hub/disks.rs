@@ -202,7 +202,8 @@ async fn events_wait_for_the_identity_of_the_cluster() {
         (!new.seen(IDENTITY).is_empty()).then_some(())
     })
     .await;
-    hub.until("the cloud is up", |state| state["cloudReachable"] == true).await;
+    hub.until("the cloud is up", |state| state["cloudReachable"] == true)
+        .await;
     gate.add_permits(100);
     assert_eq!(hub.failed().await, "prove-timeline");
     hub.stop().await;

@@ -1,0 +1,174 @@
+//! Changes of a folder that its one writer has yet to make: the newest of each key, within a bound.
+//!
+//! A reader looks here first, so a change counts before the disk has it.
+
+use std::collections::HashMap;
+
+use super::record::Record;
+
+/// The changes.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    changes: HashMap<String, Change>,
+    bytes: usize,
+    /// Number of the last change.
+    last: u64,
+    bounds: Bounds,
+}
+
+/// Limits of a backlog. Deletions are above them: each is of a record that exists.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Maximum number of changes.
+    pub(super) changes: usize,
+    /// Maximum bytes of the bodies.
+    pub(super) bytes: usize,
+}
+
+/// The newest change of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Change {
+    /// In the order of arrival.
+    pub(super) number: u64,
+    /// The record to write; `None` for a deletion.
+    pub(super) record: Option<Record>,
+}
+
+// === impl Backlog ===
+
+impl Backlog {
+    pub(super) fn within(bounds: Bounds) -> Self {
+        Self {
+            changes: HashMap::new(),
+            bytes: 0,
+            last: 0,
+            bounds,
+        }
+    }
+
+    /// Adds a record to write. False if it does not fit: an earlier change of its key stays.
+    #[must_use]
+    pub(super) fn keep(&mut self, record: Record) -> bool {
+        let former = self.changes.get(&record.key);
+        let others = self.changes.len() - usize::from(former.is_some());
+        let bytes = self.bytes - former.map_or(0, Change::bytes) + record.body.len();
+        let fits = others < self.bounds.changes && bytes <= self.bounds.bytes;
+        if fits {
+            self.insert(record.key.clone(), Some(record));
+        }
+        fits
+    }
+
+    /// Adds a deletion.
+    pub(super) fn forget(&mut self, key: String) {
+        self.insert(key, None);
+    }
+
+    /// Returns the change of a key.
+    pub(super) fn get(&self, key: &str) -> Option<&Change> {
+        self.changes.get(key)
+    }
+
+    /// Keys of the changes that are due, oldest first.
+    pub(super) fn due(&self, is_due: impl Fn(&str, &Change) -> bool) -> Vec<String> {
+        let due = self.changes.iter().filter(|(key, change)| is_due(key, change));
+        let mut due: Vec<(u64, &String)> = due.map(|(key, change)| (change.number, key)).collect();
+        due.sort_unstable();
+        due.into_iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    /// Removes a change that the disk has, or did not take. A newer one of the same key stays.
+    pub(super) fn done(&mut self, key: &str, number: u64) {
+        if self.changes.get(key).is_some_and(|change| change.number == number) {
+            self.remove(key);
+        }
+    }
+
+    /// Removes all changes.
+    pub(super) fn clear(&mut self) {
+        self.changes.clear();
+        self.bytes = 0;
+    }
+
+    /// Bytes of the bodies.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn insert(&mut self, key: String, record: Option<Record>) {
+        self.remove(&key);
+        self.last += 1;
+        let number = self.last;
+        let change = Change { number, record };
+        self.bytes += change.bytes();
+        self.changes.insert(key, change);
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(change) = self.changes.remove(key) {
+            self.bytes -= change.bytes();
+        }
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    fn bytes(&self) -> usize {
+        self.record.as_ref().map_or(0, |record| record.body.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { changes: 3, bytes: 10 };
+
+    fn record(key: &str, body: &'static str) -> Record {
+        Record {
+            key: key.to_owned(),
+            facts: json!({}),
+            body: body.into(),
+        }
+    }
+
+    fn body<'a>(backlog: &'a Backlog, key: &str) -> Option<&'a [u8]> {
+        Some(&backlog.get(key)?.record.as_ref()?.body)
+    }
+
+    #[test]
+    fn newest_change_of_a_key_counts_and_outlives_the_end_of_an_older_one() {
+        let mut backlog = Backlog::within(BOUNDS);
+        assert!(backlog.keep(record("a", "one")) && backlog.keep(record("b", "x")));
+        let first = backlog.get("a").unwrap().number;
+        assert!(backlog.keep(record("a", "two")));
+        backlog.done("a", first);
+        assert_eq!(body(&backlog, "a"), Some(&b"two"[..]));
+        assert_eq!(backlog.due(|_, _| true), ["b", "a"], "oldest first");
+        let second = backlog.get("a").unwrap().number;
+        backlog.forget("a".to_owned());
+        backlog.done("a", second);
+        assert_eq!(backlog.get("a").map(|change| &change.record), Some(&None));
+        assert_eq!(backlog.due(|_, change| change.record.is_none()), ["a"]);
+        let last = backlog.get("a").unwrap().number;
+        backlog.done("a", last);
+        assert_eq!((backlog.get("a"), backlog.bytes()), (None, 1));
+    }
+
+    #[test]
+    fn records_are_bounded_in_number_and_bytes() {
+        let mut backlog = Backlog::within(BOUNDS);
+        assert!(backlog.keep(record("a", "123456")) && !backlog.keep(record("b", "12345")));
+        assert!(!backlog.keep(record("a", "12345678901")));
+        assert_eq!(body(&backlog, "a"), Some(&b"123456"[..]), "the earlier one stays");
+        assert!(backlog.keep(record("a", "1234567890")), "in place of the earlier one");
+        assert!(backlog.keep(record("b", "")) && backlog.keep(record("c", "")) && !backlog.keep(record("d", "")));
+        backlog.forget("e".to_owned());
+        assert_eq!((backlog.changes.len(), backlog.bytes()), (4, 10));
+        backlog.clear();
+        assert_eq!((backlog.changes.len(), backlog.bytes()), (0, 0));
+    }
+}
