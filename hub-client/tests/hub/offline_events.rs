@@ -54,7 +54,12 @@ impl Stored {
             let Some(event) = events.get_mut(&name) else {
                 return status_response(&Status::failure(404, "NotFound", "none"));
             };
+            let before = event.clone();
             apply_merge_patch(event, &body).unwrap();
+            if *event == before {
+                // No write, as in kube-apiserver.
+                return json_answer(StatusCode::OK, before.to_string());
+            }
             name
         };
         *self.writes.lock() += 1;
@@ -127,6 +132,24 @@ async fn events_of_an_outage_reach_the_cloud_once_with_their_last_count() {
     );
     hub.restart().await;
     assert_eq!(hub.state().await["offline"]["events"]["records"], 0);
+}
+
+#[tokio::test]
+async fn event_that_a_crash_brings_back_does_not_lower_the_count_at_the_cloud() {
+    let mut cloud = Cloud::start().await;
+    let stored = Stored::at(&cloud, &["web.1"]);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    cloud.go_away().await;
+    create(&hub.kubelet(), "web.1").await.expect(201);
+    // A stop stores it.
+    hub.restart().await;
+    cloud.come_back().await;
+    until_kept(&hub, 0).await;
+    count(&hub.kubelet(), "web.1", 9).await.expect(201);
+    let writes = *stored.writes.lock();
+    hub.crash().await;
+    until_kept(&hub, 0).await;
+    assert_eq!((stored.count("web.1"), *stored.writes.lock()), (json!(9), writes));
 }
 
 #[tokio::test]

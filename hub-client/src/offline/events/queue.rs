@@ -172,6 +172,7 @@ impl Queue {
         {
             return;
         }
+        self.revision += 1;
         self.places.remove(key);
         if let Some((_, kept)) = self.events.remove(&place) {
             self.bytes -= kept.body.len();
@@ -206,6 +207,16 @@ impl Queue {
 pub fn counted(event: &Value) -> Value {
     let field = |name: &&str| Some(((*name).to_owned(), event.get(*name)?.clone()));
     Value::Object(COUNTED.iter().filter_map(field).collect::<Map<_, _>>())
+}
+
+/// True if the cloud's event of the same name was counted further than the kept one.
+#[must_use]
+pub fn is_counted_further(cloud: &Value, kept: &Value) -> bool {
+    let count = |event: &Value| {
+        let counts = [&event["count"], &event["deprecatedCount"], &event["series"]["count"]];
+        counts.into_iter().filter_map(Value::as_u64).max().unwrap_or(0)
+    };
+    count(cloud) > count(kept)
 }
 
 #[cfg(test)]
@@ -249,6 +260,15 @@ mod tests {
     }
 
     #[test]
+    fn end_of_an_event_is_a_change_of_the_queue() {
+        let mut queue = Queue::default();
+        (1..3).for_each(|number| queue.put(key(number), &event(number, "m")).unwrap());
+        let (saved, (first, sent)) = (queue.revision(), queue.first().unwrap());
+        queue.settle(&first, sent.revision, false);
+        assert_ne!(queue.revision(), saved);
+    }
+
+    #[test]
     fn queue_comes_back_in_its_order() {
         let mut queue = Queue::default();
         for number in [3, 1, 2] {
@@ -268,6 +288,22 @@ mod tests {
         ] {
             assert_eq!(Queue::decode(damaged.as_bytes()).totals(), (0, 0, 0), "{damaged}");
         }
+    }
+
+    #[test]
+    fn event_with_a_higher_count_is_counted_further() {
+        let counts = |number: u32| {
+            let series = json!({"series": {"count": number}});
+            [json!({"count": number}), json!({"deprecatedCount": number}), series]
+        };
+        for (cloud, kept) in counts(9).iter().zip(counts(5)) {
+            assert!(
+                is_counted_further(cloud, &kept) && !is_counted_further(&kept, cloud),
+                "{kept}"
+            );
+            assert!(!is_counted_further(cloud, cloud), "{cloud}");
+        }
+        assert!(!is_counted_further(&Value::Null, &json!({})));
     }
 
     #[test]

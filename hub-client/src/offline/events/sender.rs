@@ -5,16 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::{APPLICATION_JSON, full};
 
 use super::Events;
-use super::queue::{BYTES_MAX, EventKey, Queue, QueuedEvent, counted};
+use super::queue::{BYTES_MAX, EventKey, Queue, QueuedEvent, counted, is_counted_further};
 use crate::health::CloudReach;
 use crate::offline::record::Record;
 use crate::offline::shelf::{Limits, Share, Shelf};
@@ -136,9 +137,7 @@ impl Sender {
     }
 
     fn is_dirty(&self) -> bool {
-        let queue = self.events.queue.lock();
-        // A queue that became empty changes the file, too.
-        queue.revision() != self.saved || (queue.totals().0 == 0 && self.shelf.totals().records > 0)
+        self.events.queue.lock().revision() != self.saved
     }
 
     async fn save(&mut self) {
@@ -167,18 +166,15 @@ impl Sender {
 
     /// Sends one event. Returns false if the cloud gave no result.
     async fn send(&self, key: &EventKey, kept: &QueuedEvent) -> bool {
-        let body = kept.body.clone();
-        let mut outcome = self
-            .request(Method::POST, key.collection_path(), APPLICATION_JSON, body.clone())
+        let created = self
+            .request(Method::POST, key.collection_path(), APPLICATION_JSON, kept.body.clone())
             .await;
-        if outcome == Ok(StatusCode::CONFLICT) {
+        let status = match created {
             // Created before the outage, or by an attempt without an answer.
-            let event: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let merge = HeaderValue::from_static("application/merge-patch+json");
-            let patch = counted(&event).to_string();
-            outcome = self.request(Method::PATCH, key.path(), merge, patch.into()).await;
-        }
-        let outcome = outcome.map_or(EventOutcome::Later, judge);
+            Ok((StatusCode::CONFLICT, _)) => self.count(key, &kept.body).await,
+            created => created.map(|(status, _)| status),
+        };
+        let outcome = status.map_or(EventOutcome::Later, judge);
         if outcome != EventOutcome::Later {
             let is_lost = outcome == EventOutcome::Refused;
             self.events.queue.lock().settle(key, kept.revision, is_lost);
@@ -186,13 +182,31 @@ impl Sender {
         outcome != EventOutcome::Later
     }
 
+    /// Brings the cloud's event of the same name up to date, unless the kubelet has counted on there.
+    async fn count(&self, key: &EventKey, kept: &Bytes) -> Result<StatusCode, String> {
+        let event: Value = serde_json::from_slice(kept).unwrap_or_default();
+        // A node may not read events. A patch without a change returns the event and writes nothing.
+        let (status, held) = self.patch(key, &json!({})).await?;
+        let held: Value = serde_json::from_slice(&held).unwrap_or_default();
+        if !status.is_success() || is_counted_further(&held, &event) {
+            return Ok(status);
+        }
+        Ok(self.patch(key, &counted(&event)).await?.0)
+    }
+
+    async fn patch(&self, key: &EventKey, patch: &Value) -> Result<(StatusCode, Bytes), String> {
+        let merge = HeaderValue::from_static("application/merge-patch+json");
+        self.request(Method::PATCH, key.path(), merge, patch.to_string().into())
+            .await
+    }
+
     async fn request(
         &self,
         method: Method,
         path: String,
         content_type: HeaderValue,
-        body: bytes::Bytes,
-    ) -> Result<StatusCode, String> {
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes), String> {
         let mut request = Request::new(full(body));
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|error| format!("{path}: {error}"))?;
@@ -200,7 +214,9 @@ impl Sender {
         request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
         let client = self.cloud.server().beats.clone();
         let answer = client.request_bytes(request, TIMEOUT, ANSWER_MAX).await;
-        answer.map(|(status, ..)| status).map_err(|error| error.to_string())
+        answer
+            .map(|(status, _, body)| (status, body))
+            .map_err(|error| error.to_string())
     }
 }
 
