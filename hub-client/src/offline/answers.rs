@@ -21,7 +21,7 @@ use yurt_pool_protocol::names::STALE_HEADER;
 use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, Inflate, accepts_gzip, full, respond, stream as body_of};
 
-use super::backlog::{Backlog, Bounds, Change};
+use super::backlog::{self, Backlog, Bounds, Change};
 use super::kept_read::{KeptRead, Readers, readers_of};
 use super::record::{FileName, Record};
 use super::shelf::{Limits, Share, Shelf, Totals};
@@ -161,10 +161,7 @@ impl Answers {
         let (shelf, backlog) = (self.shelf.clone(), self.backlog.clone());
         let keys: Vec<String> = read.keys().collect();
         let found = tokio::task::spawn_blocking(move || {
-            let find = |key: &String| {
-                let change = backlog.lock().get(key).cloned();
-                change.map_or_else(|| shelf.get(key), |change| change.record)
-            };
+            let find = |key: &String| backlog::find(&backlog, &shelf, key);
             keys.iter().filter_map(find).collect()
         });
         found.await.unwrap_or_default()

@@ -4,7 +4,10 @@
 
 use std::collections::HashMap;
 
+use parking_lot::Mutex;
+
 use super::record::Record;
+use super::shelf::Shelf;
 
 /// The changes.
 #[derive(Debug)]
@@ -117,6 +120,12 @@ impl Change {
     fn bytes(&self) -> usize {
         self.record.as_ref().map_or(0, |record| record.body.len())
     }
+}
+
+/// Returns the record of a key as its newest change leaves it. Blocks.
+pub(super) fn find(backlog: &Mutex<Backlog>, shelf: &Shelf, key: &str) -> Option<Record> {
+    let change = backlog.lock().get(key).cloned();
+    change.map_or_else(|| shelf.get(key), |change| change.record)
 }
 
 #[cfg(test)]

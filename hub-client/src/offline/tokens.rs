@@ -6,7 +6,7 @@
 //! `--service-account-extend-token-expiration`). The kubelet uses an answer whose `expirationTimestamp` is past, and
 //! asks again when it next needs the token (`pkg/kubelet/token/token_manager.go`).
 //!
-//! The files have mode 0600. Expired ones are erased. The kept tokens also name the service accounts of callers whose
+//! The files have mode 0600. One task writes them, and erases expired ones. The kept tokens also name the service accounts of callers whose
 //! token the cloud was never asked about (`issued`).
 
 pub mod claims;
@@ -21,14 +21,16 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{RequestInfo, Verb};
 use yurt_codec::negotiation::{body_format, body_json};
 use yurt_pool_protocol::names::STALE_HEADER;
+use yurt_runtime::Clock;
 use yurt_runtime::http::{Body, full, respond};
-use yurt_runtime::{Clock, TaskGroup};
 
+use super::backlog::{self, Backlog, Bounds, Change};
 use super::kept_read::{accepted, class_of};
 use super::record::Record;
 use super::shelf::{Limits, Share, Shelf, Totals};
@@ -47,6 +49,11 @@ const LIMITS: Limits = Limits {
         records: 2048,
         bytes: 16 << 20,
     },
+};
+/// Limits of the tokens that wait for the writer; further ones are not kept.
+const BACKLOG: Bounds = Bounds {
+    changes: 256,
+    bytes: 2 << 20,
 };
 /// Interval of erasing expired tokens.
 const ERASED_EVERY: Duration = Duration::from_secs(600);
@@ -71,8 +78,10 @@ pub struct Tokens {
     // Leaf lock.
     issued: Arc<Mutex<Issued>>,
     copies: Copies,
+    // Leaf lock.
+    backlog: Arc<Mutex<Backlog>>,
+    news: Arc<Notify>,
     clock: Clock,
-    tasks: TaskGroup,
 }
 
 /// Returns the user name of a token that the cloud issued through this hub.
@@ -140,9 +149,9 @@ fn token_of(content_type: &str, body: &Bytes) -> Option<(String, i64)> {
 // === impl Tokens ===
 
 impl Tokens {
-    /// Opens the folder.
+    /// Opens the folder; [`Self::run`] has to run for tokens to be kept.
     #[must_use]
-    pub fn open(cache: &Path, clock: Clock, tasks: TaskGroup) -> Self {
+    pub fn open(cache: &Path, clock: Clock) -> Self {
         let shelf = Shelf::open(cache.join(FOLDER), LIMITS);
         let mut issued = Issued::default();
         for record in shelf.all() {
@@ -156,8 +165,9 @@ impl Tokens {
             shelf: Arc::new(shelf),
             issued: Arc::new(Mutex::new(issued)),
             copies: Copies::within(super::COPIES_MAX),
+            backlog: Arc::new(Mutex::new(Backlog::within(BACKLOG))),
+            news: Arc::default(),
             clock,
-            tasks,
         }
     }
 
@@ -194,7 +204,7 @@ impl Tokens {
         if !key.accepted.contains(&class) {
             return response;
         }
-        let (shelf, tasks, issued) = (self.shelf.clone(), self.tasks.clone(), self.issued.clone());
+        let (backlog, news, issued) = (self.backlog.clone(), self.news.clone(), self.issued.clone());
         let (subject, key) = (key.subject.clone(), key.key(&class));
         let keep = move |body: Bytes| {
             let Some((token, expires)) = token_of(&content_type, &body) else {
@@ -202,23 +212,21 @@ impl Tokens {
             };
             issued.lock().learn(&subject, &token, expires);
             let facts = json!({TYPE: content_type, EXPIRES: expires});
-            let record = Record { key, facts, body };
-            tasks.spawn_isolated("keep-token", async move {
-                let kept = tokio::task::spawn_blocking(move || shelf.put(&record)).await;
-                if let Ok(Err(error)) = kept {
-                    tracing::warn!(%error, "Failed to keep token; a restart of the kubelet without the cloud lacks it");
-                }
-            });
+            let is_kept = backlog.lock().keep(Record { key, facts, body });
+            if !is_kept {
+                not_kept("too many tokens wait for the disk");
+            }
+            news.notify_one();
         };
         response.map(|body| self.copies.of(body, BYTES_MAX, keep))
     }
 
     /// Returns the last real answer, if its token is still valid.
     pub async fn answer(&self, key: &TokenKey) -> Option<Response<Body>> {
-        let (shelf, now) = (self.shelf.clone(), self.clock.unix().secs);
+        let (shelf, backlog, now) = (self.shelf.clone(), self.backlog.clone(), self.clock.unix().secs);
         let keys: Vec<String> = key.accepted.iter().map(|class| key.key(class)).collect();
         let found = tokio::task::spawn_blocking(move || {
-            let mut found = keys.iter().filter_map(|key| shelf.get(key));
+            let mut found = keys.iter().filter_map(|key| backlog::find(&backlog, &shelf, key));
             found.find(|record| !is_over(record, now))
         });
         let record = found.await.ok()??;
@@ -230,32 +238,70 @@ impl Tokens {
         Some(response)
     }
 
-    /// Erases expired tokens until `token` is cancelled, and all of them once `is_foreign` is cancelled: the cloud is
-    /// another cluster.
+    /// Writes tokens and erases expired ones until `token` is cancelled. Deletes all of them once `is_foreign` is
+    /// cancelled: the cloud is another cluster.
     pub async fn run(self, token: CancellationToken, is_foreign: CancellationToken) {
         let mut check = tokio::time::interval(ERASED_EVERY);
-        let mut is_other = false;
         loop {
             tokio::select! {
-                () = token.cancelled() => return,
-                () = is_foreign.cancelled(), if !is_other => is_other = true,
-                _ = check.tick() => {}
-            }
-            let (shelf, now) = (self.shelf.clone(), self.clock.unix().secs);
-            match is_other {
-                true => self.issued.lock().clear(),
-                false => self.issued.lock().erase(now),
-            }
-            let erased = tokio::task::spawn_blocking(move || {
-                let over = |record: &Record| is_other || is_over(record, now);
-                let mut over = shelf.all().filter(over);
-                over.try_for_each(|record| shelf.remove(&record.key))
-            });
-            if let Ok(Err(error)) = erased.await {
-                tracing::warn!(%error, "Failed to erase expired tokens");
+                biased;
+                () = token.cancelled() => break,
+                () = is_foreign.cancelled() => break,
+                _ = check.tick() => self.erase().await,
+                () = self.news.notified() => self.write().await,
             }
         }
+        if !is_foreign.is_cancelled() {
+            self.write().await;
+            return;
+        }
+        self.issued.lock().clear();
+        self.backlog.lock().clear();
+        let shelf = self.shelf.clone();
+        // The stop deletes what is left.
+        let _ = tokio::task::spawn_blocking(move || shelf.clear()).await;
+        token.cancelled().await;
     }
+
+    async fn write(&self) {
+        let keys = self.backlog.lock().due(|_, _| true);
+        for key in keys {
+            let change = self.backlog.lock().get(&key).cloned();
+            let Some(Change {
+                number,
+                record: Some(record),
+            }) = change
+            else {
+                continue;
+            };
+            let shelf = self.shelf.clone();
+            let kept = tokio::task::spawn_blocking(move || shelf.put(&record)).await;
+            if let Ok(Err(error)) = kept {
+                not_kept(&error.to_string());
+            }
+            // Only after the write, so that a reader finds it in one of the two places.
+            self.backlog.lock().done(&key, number);
+        }
+    }
+
+    async fn erase(&self) {
+        let (shelf, now) = (self.shelf.clone(), self.clock.unix().secs);
+        self.issued.lock().erase(now);
+        let erased = tokio::task::spawn_blocking(move || {
+            let mut over = shelf.all().filter(|record| is_over(record, now));
+            over.try_for_each(|record| shelf.remove(&record.key))
+        });
+        if let Ok(Err(error)) = erased.await {
+            tracing::warn!(%error, "Failed to erase expired tokens");
+        }
+    }
+}
+
+fn not_kept(error: &str) {
+    tracing::warn!(
+        error,
+        "Failed to keep token; a restart of the kubelet without the cloud lacks it"
+    );
 }
 
 fn is_over(record: &Record, now: i64) -> bool {
@@ -267,6 +313,7 @@ mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use http_body_util::BodyExt as _;
+    use yurt_runtime::TaskGroup;
     use yurt_test_support::{TestDir, eventually};
 
     use super::*;
@@ -286,6 +333,13 @@ mod tests {
         let end = Time::from_unix(Clock::fake().0.unix().secs + seconds);
         let status = json!({"token": token, "expirationTimestamp": end.to_string()});
         yurt_runtime::http::json(StatusCode::CREATED, json!({"kind": KIND, "status": status}).to_string())
+    }
+
+    /// Runs the writer until it stops.
+    async fn stop(tokens: &Tokens) {
+        let stopped = CancellationToken::new();
+        stopped.cancel();
+        tokens.clone().run(stopped, CancellationToken::new()).await;
     }
 
     #[test]
@@ -320,8 +374,8 @@ mod tests {
     /// The kubelet names no audience in the tokens of most pods.
     #[tokio::test]
     async fn token_for_the_cluster_is_kept_and_names_its_account_also_after_a_restart() {
-        let (folder, (clock, _), tasks) = (TestDir::new(), Clock::fake(), TaskGroup::new());
-        let open = || Tokens::open(folder.path(), clock.clone(), tasks.clone());
+        let (folder, (clock, _)) = (TestDir::new(), Clock::fake());
+        let open = || Tokens::open(folder.path(), clock.clone());
         let mut spec = spec();
         spec["audiences"] = Value::Null;
         let (tokens, key) = (open(), key(&spec));
@@ -331,7 +385,7 @@ mod tests {
             .collect()
             .await
             .unwrap();
-        eventually("the token must be kept", async || tokens.answer(&key).await).await;
+        stop(&tokens).await;
         for tokens in [tokens, open()] {
             assert_eq!(
                 tokens.accounts()("t1").as_deref(),
@@ -341,12 +395,41 @@ mod tests {
         }
     }
 
+    /// The disk is slow: the writer does not run.
+    #[tokio::test]
+    async fn tokens_that_wait_for_the_disk_are_bounded() {
+        let (folder, (clock, _)) = (TestDir::new(), Clock::fake());
+        let tokens = Tokens::open(folder.path(), clock);
+        for number in 0..600 {
+            let mut spec = spec();
+            spec["boundObjectRef"]["uid"] = number.into();
+            let passed = tokens.keeping(&key(&spec), issued("t", 3600)).into_body();
+            passed.collect().await.unwrap();
+        }
+        stop(&tokens).await;
+        assert_eq!(tokens.totals().records, BACKLOG.changes);
+    }
+
+    #[tokio::test]
+    async fn newest_token_is_kept_and_a_stop_writes_it() {
+        let (folder, (clock, _)) = (TestDir::new(), Clock::fake());
+        let (tokens, key) = (Tokens::open(folder.path(), clock.clone()), key(&spec()));
+        let mut passed = Bytes::new();
+        for token in ["t1", "t2"] {
+            let body = tokens.keeping(&key, issued(token, 3600)).into_body();
+            passed = body.collect().await.unwrap().to_bytes();
+        }
+        stop(&tokens).await;
+        let answer = Tokens::open(folder.path(), clock).answer(&key).await.unwrap();
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), passed);
+    }
+
     /// kube-apiserver accepts a token of a pod for a year, and asks for another one after an hour.
     #[tokio::test]
     async fn token_that_the_cloud_accepts_for_longer_than_it_says_is_returned_until_then() {
         let (hour, year) = (3607, 365 * 24 * 3600);
-        let (folder, (clock, hand), tasks) = (TestDir::new(), Clock::fake(), TaskGroup::new());
-        let tokens = Tokens::open(folder.path(), clock.clone(), tasks);
+        let (folder, (clock, hand)) = (TestDir::new(), Clock::fake());
+        let tokens = Tokens::open(folder.path(), clock.clone());
         let mut spec = spec();
         spec["audiences"] = Value::Null;
         let key = key(&spec);
@@ -354,7 +437,6 @@ mod tests {
         let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims));
         let passed = tokens.keeping(&key, issued(&token, hour)).into_body();
         let passed = passed.collect().await.unwrap().to_bytes();
-        eventually("the token must be kept", async || tokens.answer(&key).await).await;
         let account = || tokens.accounts()(&token).is_some();
         hand.advance(Duration::from_secs(year - 1));
         let answer = tokens.answer(&key).await.expect("it is valid");
@@ -367,7 +449,7 @@ mod tests {
     #[tokio::test]
     async fn last_real_answer_is_returned_unchanged_until_it_ends_and_is_erased_then() {
         let (folder, (clock, hand), tasks) = (TestDir::new(), Clock::fake(), TaskGroup::new());
-        let tokens = Tokens::open(folder.path(), clock.clone(), tasks.clone());
+        let tokens = Tokens::open(folder.path(), clock.clone());
         let key = key(&spec());
         let refused = yurt_runtime::http::json(StatusCode::FORBIDDEN, "{}");
         let empty = yurt_runtime::http::json(StatusCode::CREATED, "{\"status\":{\"token\":\"\"}}");
@@ -379,11 +461,9 @@ mod tests {
             pass(nothing).await;
         }
         let passed = pass(issued("t1", 3600)).await;
-        eventually("the token must be kept", async || tokens.answer(&key).await).await;
-        let answer = Tokens::open(folder.path(), clock, tasks.clone())
-            .answer(&key)
-            .await
-            .unwrap();
+        assert!(tokens.answer(&key).await.is_some(), "also before it is on the disk");
+        stop(&tokens).await;
+        let answer = Tokens::open(folder.path(), clock).answer(&key).await.unwrap();
         assert_eq!(answer.status(), StatusCode::CREATED);
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), passed);
         assert_eq!(tokens.shelf.totals().records, 1);

@@ -68,12 +68,12 @@ impl Wiring {
         events
     }
 
-    /// Opens the kept tokens and starts erasing expired ones.
+    /// Opens the kept tokens and starts their writer.
     pub(super) fn tokens(&self) -> Tokens {
-        let tokens = Tokens::open(&self.config.cache_dir, self.clock.clone(), self.tasks.clone());
+        let tokens = Tokens::open(&self.config.cache_dir, self.clock.clone());
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
         self.tasks
-            .spawn_critical("erase-tokens", tokens.clone().run(token, is_foreign));
+            .spawn_critical("keep-tokens", tokens.clone().run(token, is_foreign));
         tokens
     }
 
