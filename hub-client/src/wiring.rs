@@ -305,7 +305,7 @@ impl Wiring {
         };
         Proxy {
             node: config.node.clone(),
-            callers: Callers::new(config.identity.clone(), token),
+            callers: Callers::new(&config.node, config.identity.clone(), token),
             approver: Approver::new(self.approval.subscribe(), self.data.clone(), !config.pool.is_empty()),
             local,
             cached,

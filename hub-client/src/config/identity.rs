@@ -24,8 +24,9 @@ pub(super) struct IdentityFlags {
     #[arg(long, default_value = "0")]
     node_identity_uids: String,
     /// Proof that a request may use the node's identity. socket: component, network namespace and uid. token: these, and the
-    /// bearer token in kubelet.token under --root-dir, which the hub creates at its first start. To use token, first name
-    /// that file as tokenFile in the kubeconfigs of kubelet and kube-proxy. It excludes root processes that forward other
+    /// bearer token in kubelet.token under --root-dir, which the hub creates at its first start, or at the HTTPS port the
+    /// client certificate of this node. To use token, first name that file as tokenFile in the kubeconfigs of kubelet and
+    /// kube-proxy. It excludes root processes that forward other
     /// clients' requests, as kubectl port-forward to a hostNetwork pod does.
     #[arg(long, value_enum, default_value = "socket")]
     node_identity: Proof,

@@ -54,7 +54,7 @@ pub struct Origin {
 /// Credential of a caller.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// None: a configured component in the node's own network namespace, which acts as the node.
+    /// That of the node: a configured component in the node's own network namespace, without another credential.
     Node,
     /// A bearer token.
     Token(String),
@@ -80,11 +80,11 @@ impl std::fmt::Debug for Credential {
 // === impl Callers ===
 
 impl Callers {
-    /// Creates the rules. `settings` defines the callers that act as the node; `token` is the kubelet's.
+    /// Creates the rules. `settings` defines the callers that act as `node`; `token` is the kubelet's.
     #[must_use]
-    pub fn new(settings: NodeIdentity, token: NodeToken) -> Self {
+    pub fn new(node: &str, settings: NodeIdentity, token: NodeToken) -> Self {
         Self {
-            node: NodeRule::new(settings, token),
+            node: NodeRule::new(node, settings, token),
         }
     }
 
@@ -95,11 +95,13 @@ impl Callers {
     /// header. 421 if a component of the node requests another host.
     pub fn identify(&self, headers: &HeaderMap, uri: &Uri, peer: &Peer) -> Result<Caller, Status> {
         let component = component(headers);
-        let as_node = |has_token| {
-            let checked = self.node.check(&component, has_token, headers, uri, peer);
+        let as_node = |has_secret| {
+            let checked = self.node.check(&component, has_secret, headers, uri, peer);
             checked.map(|()| Credential::Node)
         };
         let credential = match (bearer(headers)?, &peer.identity) {
+            // kubeadm's kubelet rotates this certificate, and then sends no token. Only root can read its key.
+            (_, Some(identity)) if self.node.is_certificate(identity) && as_node(true).is_ok() => Credential::Node,
             // Same as kube-apiserver: a valid certificate takes precedence over a token.
             (_, Some(identity)) if !identity.common_name.is_empty() => Credential::Certificate {
                 user: identity.common_name.clone(),

@@ -6,13 +6,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use http::StatusCode;
 use yurt_runtime::tls::ClientTls;
 
 use super::client::Client;
 use super::cloud::Cloud;
+use super::cloud::requests::CSRS;
 use super::harness::{NODE_USER, TestHub, own_uid};
 
 const SECRET: &str = "/api/v1/namespaces/shop/secrets/db";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 const TOKENS: &str = "/api/v1/namespaces/shop/serviceaccounts/robot/token";
 /// A uid that owns nothing.
 const NOBODY: u32 = 65534;
@@ -142,4 +145,29 @@ async fn kubelet_that_pins_the_hubs_own_authority_talks_to_nobody_else() {
     hub.restart().await;
     assert_ne!(std::fs::read_to_string(&key).unwrap(), before);
     assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+/// kubeadm's kubelet rotates its certificate, and so presents it instead of the token.
+#[tokio::test]
+async fn kubelet_with_the_nodes_certificate_reads_and_writes_as_the_node() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &["--node-identity=token"]).await;
+    let certificate = cloud.pki().client_config(Some(&cloud.pki().node("n1")));
+    let url = format!("https://127.0.0.1:{}", hub.secure_port());
+    let kubelet = Client::new(&url, Some(certificate), "kubelet/v1", None);
+    cloud.on(LEASE, async |_| {
+        yurt_runtime::http::json(StatusCode::OK, r#"{"kind":"Lease"}"#)
+    });
+    kubelet.put(LEASE, "application/json", "{}").await.expect(200);
+    kubelet
+        .get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1")
+        .await
+        .expect(200);
+    kubelet.get(SECRET).await.expect(404);
+    // It requests its next certificate here, too.
+    kubelet.get(CSRS).await;
+    for path in [LEASE, "/api/v1/pods", SECRET, CSRS] {
+        let seen = cloud.seen(path);
+        assert_eq!(seen[0].user.as_deref(), Some(NODE_USER), "{path}");
+    }
 }

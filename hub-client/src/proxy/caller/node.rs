@@ -1,7 +1,8 @@
-//! Rules under which a request without credentials of its own acts as the node. Pure.
+//! Rules under which a request without another caller's credential acts as the node. Pure.
 //!
 //! All conditions must hold. The request comes from the node's own network namespace, names a configured component and
-//! is meant for the hub. Its socket belongs to a configured uid. It carries the kubelet's token if that is required.
+//! is meant for the hub. Its socket belongs to a configured uid. If a secret of root is required, the request carries
+//! the kubelet's token or its connection the node's client certificate.
 
 use std::net::IpAddr;
 
@@ -10,6 +11,7 @@ use http::uri::Authority;
 use http::{HeaderMap, Uri};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::server::Peer;
+use yurt_runtime::tls::PeerIdentity;
 
 use super::token::NodeToken;
 use crate::config::{NodeIdentity, Proof};
@@ -17,6 +19,8 @@ use crate::config::{NodeIdentity, Proof};
 /// Rules for the use of the node's identity.
 #[derive(Clone, Debug)]
 pub(super) struct NodeRule {
+    /// Name of this Node.
+    node: String,
     settings: NodeIdentity,
     token: NodeToken,
 }
@@ -24,8 +28,14 @@ pub(super) struct NodeRule {
 // === impl NodeRule ===
 
 impl NodeRule {
-    pub(super) fn new(settings: NodeIdentity, token: NodeToken) -> Self {
-        Self { settings, token }
+    pub(super) fn new(node: &str, settings: NodeIdentity, token: NodeToken) -> Self {
+        let node = node.to_owned();
+        Self { node, settings, token }
+    }
+
+    /// True if this verified client certificate is the own node's.
+    pub(super) fn is_certificate(&self, identity: &PeerIdentity) -> bool {
+        identity.node_name() == Some(&self.node)
     }
 
     /// True if this bearer token is the kubelet's. It is only for this hub and never sent to the cloud.
@@ -33,7 +43,8 @@ impl NodeRule {
         self.token.is(token)
     }
 
-    /// Checks a request of `component`; `has_token` is true if it carries the kubelet's token.
+    /// Checks a request of `component`; `has_secret` is true if it carries the kubelet's token, or its connection the
+    /// node's certificate.
     ///
     /// # Errors
     /// 401: with the reason and the flag for a request that looks like a component of the node, otherwise without
@@ -41,7 +52,7 @@ impl NodeRule {
     pub(super) fn check(
         &self,
         component: &str,
-        has_token: bool,
+        has_secret: bool,
         headers: &HeaderMap,
         uri: &Uri,
         peer: &Peer,
@@ -61,9 +72,10 @@ impl NodeRule {
                 "only processes of a uid in --node-identity-uids use the node's identity, and this connection {whose}"
             )));
         }
-        if self.settings.proof == Proof::Token && !has_token {
+        if self.settings.proof == Proof::Token && !has_secret {
             return Err(Status::unauthorized_because(
-                "--node-identity=token requires the token in kubelet.token below --root-dir: set that file as tokenFile",
+                "--node-identity=token requires the token in kubelet.token below --root-dir (set that file as tokenFile), or \
+                 the node's client certificate",
             ));
         }
         self.check_host(headers, uri, peer)

@@ -51,7 +51,7 @@ fn settings() -> NodeIdentity {
 
 fn identify_with(settings: NodeIdentity, headers: &HeaderMap, uri: &str, peer: &Peer) -> Result<Caller, Status> {
     let token = NodeToken::new(TOKEN).expect("token");
-    Callers::new(settings, token).identify(headers, &uri.parse().expect("uri"), peer)
+    Callers::new("edge-1", settings, token).identify(headers, &uri.parse().expect("uri"), peer)
 }
 
 /// Checks for the node; the error is 401 or 421.
@@ -238,18 +238,71 @@ fn certificate_that_is_not_good_is_nobodys_and_a_token_beside_it_counts() {
     assert_eq!(caller.credential, Credential::Token("abc".into()));
 }
 
-#[test]
-fn certificate_is_the_caller() {
+/// A peer with a good client certificate.
+fn with_certificate(from: &str, user: &str, group: &str) -> Peer {
     let identity = PeerIdentity {
-        common_name: "jane".into(),
-        organizations: vec!["dev".into()],
+        common_name: user.into(),
+        organizations: vec![group.into()],
         ..PeerIdentity::default()
     };
-    let peer = Peer {
+    Peer {
         identity: Some(Arc::new(identity)),
         tls: true,
-        ..peer("10.1.2.3:5000")
+        ..peer(from)
+    }
+}
+
+#[test]
+fn certificate_of_the_own_node_is_the_node_and_proves_as_much_as_the_token() {
+    let strict = NodeIdentity {
+        proof: Proof::Token,
+        ..settings()
     };
+    let own = with_certificate("127.0.0.1:5000", "system:node:edge-1", "system:nodes");
+    for authorization in ["", "Bearer other", &format!("Bearer {TOKEN}")] {
+        let kubelet = headers("kubelet/v1", authorization);
+        assert_eq!(is_node(strict.clone(), &kubelet, "/", &own), Ok(()), "{authorization}");
+    }
+}
+
+#[test]
+fn certificate_that_fails_a_rule_of_the_node_is_a_certificate_as_any_other() {
+    const HERE: &str = "127.0.0.1:5000";
+    let (user, group) = ("system:node:edge-1", "system:nodes");
+    let uid_7 = Peer {
+        uid: Some(7),
+        ..with_certificate(HERE, user, group)
+    };
+    let (kubelet, mut elsewhere) = (headers("kubelet/v1", ""), headers("kubelet/v1", ""));
+    elsewhere.insert(HOST, "rebound.example".parse().expect("header"));
+    for (what, headers, peer) in [
+        (
+            "another node",
+            &kubelet,
+            with_certificate(HERE, "system:node:edge-2", group),
+        ),
+        ("another group", &kubelet, with_certificate(HERE, user, "dev")),
+        (
+            "no component",
+            &headers("curl/8", ""),
+            with_certificate(HERE, user, group),
+        ),
+        ("another uid", &kubelet, uid_7),
+        (
+            "a remote caller",
+            &kubelet,
+            with_certificate("10.1.2.3:5000", user, group),
+        ),
+        ("another host", &elsewhere, with_certificate(HERE, user, group)),
+    ] {
+        let caller = identify_with(settings(), headers, "/", &peer).expect("identified");
+        assert!(matches!(caller.credential, Credential::Certificate { .. }), "{what}");
+    }
+}
+
+#[test]
+fn certificate_is_the_caller() {
+    let peer = with_certificate("10.1.2.3:5000", "jane", "dev");
     let caller = identify("kubectl/v1", "", &peer).expect("identified");
     assert_eq!(
         caller.credential,
