@@ -28,6 +28,7 @@ pub(crate) use filters::FilterFlags;
 pub use filters::FilterSettings;
 pub use identity::{NodeIdentity, Proof};
 pub use join::{CLIENT_SIGNER, Join, JoinToken, KUBELET_SIGNER, OWN_KUBECONFIG, Trust};
+pub(crate) use joining::KUBELET_CONF;
 pub use mode::WorkingMode;
 
 /// Minimum of `--max-pool-bytes` and `--max-cache-bytes`.

@@ -121,6 +121,14 @@ impl CertificateKeeper {
         }
     }
 
+    /// Logs a certificate of the hub's own that it neither uses nor renews, because its flags name the kubelet's.
+    pub(crate) fn log_unused(&self) {
+        if self.join.is_none() && self.files.pair.exists() {
+            let path = self.files.pair.display();
+            tracing::warn!(%path, "Certificate stays unused; set --bootstrap-mode=token to renew it, or delete the file");
+        }
+    }
+
     /// True if the hub has a certificate, valid or not.
     #[must_use]
     pub fn has_certificate(&self) -> bool {

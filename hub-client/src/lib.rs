@@ -153,6 +153,7 @@ impl Hub {
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
+        keeper.log_unused();
         let (limits, connections) = (listeners::limits(), metrics.connections.clone());
         let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());

@@ -8,6 +8,7 @@ pub(crate) mod json_watch;
 mod token;
 pub(crate) mod watch_body;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use yurt_runtime::http::client::{ClientError, HttpClient, LifeSigns, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, TlsError};
 
-use crate::config::{Config, LbMode};
+use crate::config::{Config, KUBELET_CONF, LbMode};
 use crate::metrics::traffic::Traffic;
 pub use availability::Availability;
 use identity::Identity;
@@ -60,6 +61,12 @@ pub enum UpstreamError {
         /// Fault of the file.
         error: KubeconfigError,
     },
+    /// The default kubeconfig is not usable.
+    #[error(
+        "--kubeconfig: {0}; name the kubeconfig with the node's certificate, or let the hub request its own: with \
+         --join-token, and once it has joined with --bootstrap-mode=token"
+    )]
+    NoCertificate(KubeconfigError),
     /// A certificate or CA is not usable.
     #[error("--{flag}: {error}")]
     Tls {
@@ -366,8 +373,8 @@ impl Upstreams {
     /// [`UpstreamError`], naming file and flag.
     pub fn new(config: &Config, tasks: &TaskGroup) -> Result<Self, UpstreamError> {
         let flag = config.certificate_flag();
-        let fail = |error| UpstreamError::Kubeconfig { flag, error };
-        let kubeconfig = Kubeconfig::load(&config.kubeconfig).map_err(fail)?;
+        let path = &config.kubeconfig;
+        let kubeconfig = Kubeconfig::load(path).map_err(|error| unusable(flag, path, error))?;
         let Some(identity) = kubeconfig.identity.clone() else {
             return Err(UpstreamError::NoIdentity {
                 path: config.kubeconfig.display().to_string(),
@@ -421,6 +428,14 @@ impl Upstreams {
             cluster_ca: tls.ca,
             node: identity,
         })
+    }
+}
+
+/// Returns the error of the kubeconfig with the node's certificate.
+fn unusable(flag: &'static str, path: &Path, error: KubeconfigError) -> UpstreamError {
+    match path == Path::new(KUBELET_CONF) {
+        true => UpstreamError::NoCertificate(error),
+        false => UpstreamError::Kubeconfig { flag, error },
     }
 }
 
@@ -480,4 +495,22 @@ fn delegate_identity(config: &Config) -> Result<Option<Identity>, UpstreamError>
         identity.token = Some(watch);
     }
     Ok(Some(identity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_kubeconfig_of_the_kubelet_names_the_flags_that_replace_it() {
+        let error = |path| {
+            let kubeconfig = Kubeconfig::load(Path::new("/nowhere/x")).unwrap_err();
+            unusable("kubeconfig", Path::new(path), kubeconfig).to_string()
+        };
+        let default = error("/etc/kubernetes/kubelet.conf");
+        for part in ["/nowhere/x", "--kubeconfig", "--join-token", "--bootstrap-mode=token"] {
+            assert!(default.contains(part), "{part} in {default}");
+        }
+        assert!(!error("/own.conf").contains("--join-token"), "a file that a flag names");
+    }
 }

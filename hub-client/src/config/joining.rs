@@ -9,7 +9,7 @@ use super::join::{CLIENT_SIGNER, Join, JoinToken, KUBELET_SIGNER, OWN_KUBECONFIG
 use super::{FlagError, bad};
 
 /// Kubeconfig that kubeadm writes for the kubelet.
-const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
+pub(crate) const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
 /// Characters of a SHA-256 in hexadecimal digits.
 const HASH_LEN: usize = 64;
 
