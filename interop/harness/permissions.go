@@ -35,13 +35,26 @@ func (c *Cloud) applyPermissions(ctx context.Context) error {
 		return fmt.Errorf("no *.yaml in %s: the pool's permissions belong there", filepath.Join(root, "..", "manifests"))
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
+		if err := c.ApplyManifest(ctx, filepath.Base(file), nil); err != nil {
 			return err
 		}
-		if err := c.Apply(ctx, text); err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
+	}
+	return nil
+}
+
+// ApplyManifest applies ../manifests/<name>, with every document changed by edit if it is given.
+func (c *Cloud) ApplyManifest(ctx context.Context, name string, edit func(*unstructured.Unstructured) error) error {
+	root, err := InteropDir()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(root, "..", "manifests", name)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := c.apply(ctx, text, edit); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
 	}
 	return nil
 }
@@ -49,6 +62,10 @@ func (c *Cloud) applyPermissions(ctx context.Context) error {
 // Apply applies every document of a YAML text server-side, as the administrator. It retries a document that names a
 // missing object: the API server creates namespaces and its own objects a moment after it is ready.
 func (c *Cloud) Apply(ctx context.Context, text []byte) error {
+	return c.apply(ctx, text, nil)
+}
+
+func (c *Cloud) apply(ctx context.Context, text []byte, edit func(*unstructured.Unstructured) error) error {
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
 	for {
 		var object unstructured.Unstructured
@@ -59,6 +76,11 @@ func (c *Cloud) Apply(ctx context.Context, text []byte) error {
 		}
 		if len(object.Object) == 0 {
 			continue
+		}
+		if edit != nil {
+			if err := edit(&object); err != nil {
+				return err
+			}
 		}
 		err := Poll(ctx, 20*time.Second, 200*time.Millisecond, func(ctx context.Context) error {
 			return c.applyOne(ctx, &object)

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -42,7 +43,9 @@ func TestPermissions(t *testing.T) {
 		must(t, cloud.CreateNode(ctx, node, "permitted"))
 		must(t, createLease(ctx, cloud.Client, node))
 	}
-	must(t, expectNodes(ctx, cloud.Client, map[string]string{expected: "permitted", "permitted-9": "other"}))
+	must(t, expectNodes(ctx, cloud, map[string]string{expected: "permitted", "permitted-9": "other"}))
+	// An upgrade. The entries must remain.
+	must(t, cloud.ApplyManifest(ctx, "pool-rbac.yaml", nil))
 	identity, err := cloud.NodeKubeconfig(mine, cloud.URL)
 	must(t, err)
 	newcomer, err := cloud.NodeKubeconfig(expected, cloud.URL)
@@ -113,14 +116,11 @@ func newcomerPermissions(name string) []permission {
 	}
 }
 
-// expectNodes sets the pool in which each node may register.
-func expectNodes(ctx context.Context, client kubernetes.Interface, pools map[string]string) error {
-	patch, err := json.Marshal(map[string]any{"data": pools})
-	if err != nil {
-		return err
-	}
-	_, err = client.CoreV1().ConfigMaps("kube-system").Patch(ctx, "yurt-node-registrations", types.MergePatchType, patch, metav1.PatchOptions{})
-	return err
+// expectNodes sets the pool in which each node may register: in the manifest, which is applied again.
+func expectNodes(ctx context.Context, cloud *harness.Cloud, pools map[string]string) error {
+	return cloud.ApplyManifest(ctx, "node-registrations.yaml", func(object *unstructured.Unstructured) error {
+		return unstructured.SetNestedStringMap(object.Object, pools, "data")
+	})
 }
 
 func delegatePermissions(other string) []permission {
