@@ -129,8 +129,8 @@ pub struct Config {
     )]
     pub pool_scope_resources: PoolScope,
 
-    /// Lifetime of an event after its last change.
-    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    /// Lifetime of an event after its last change; above 0.
+    #[arg(long, value_name = "DURATION", default_value = "1h", allow_hyphen_values = true)]
     pub event_ttl: GoDuration,
 
     /// Lifetime of the lease of a node that left the pool, after its last observed change. Takes effect only once a leader has
@@ -172,15 +172,15 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = fair_queue::WAIT_MAX)]
     pub max_queue_wait: GoDuration,
 
-    /// Largest body of a request in bytes, except those of the feed; larger ones get 413.
+    /// Largest body of a request in bytes, except those of the feed, at least 1024; larger ones get 413.
     #[arg(long, value_name = "BYTES", default_value_t = BODY_BYTES_MAX)]
     pub max_request_body_bytes: usize,
 
-    /// Largest object as stored, in bytes; larger ones get 413. The default is etcd's own limit.
+    /// Largest object as stored, in bytes, at least 1024; larger ones get 413. The default is etcd's own limit.
     #[arg(long, value_name = "BYTES", default_value_t = OBJECT_BYTES_MAX)]
     pub max_stored_object_bytes: usize,
 
-    /// Bytes of the pool's data, as the cloud sent it, that the leader may feed. A snapshot or events above it get 413, and
+    /// Bytes of the pool's data, as the cloud sent it, that the leader may feed, at least 65536. A snapshot or events above it get 413, and
     /// the data already held is served. As many bytes again may be in flight.
     #[arg(long, value_name = "BYTES", default_value_t = POOL_BYTES_MAX)]
     pub max_pool_bytes: usize,
@@ -224,6 +224,12 @@ pub const BODY_BYTES_MAX: usize = 3 << 20;
 
 /// Largest stored object: etcd's limit for a whole request.
 pub const OBJECT_BYTES_MAX: usize = 3 << 19;
+
+/// Minimum of the limits of a body and of an object, bytes: a heartbeat fits.
+const OBJECT_BYTES_LEAST: usize = 1 << 10;
+
+/// Minimum of the limit of the pool's data, bytes: the Services of a small cluster fit.
+const POOL_BYTES_LEAST: usize = 64 << 10;
 
 /// Bytes of the pool's data, and of own objects in a pool.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
@@ -301,6 +307,7 @@ impl Config {
             .map_err(|error| FlagError::of(&error))?;
         let config = Self::from_arg_matches(&matches).map_err(|error| FlagError::of(&error))?;
         config.check_members().map_err(FlagError::Bad)?;
+        config.check_limits().map_err(FlagError::Bad)?;
         Ok(config)
     }
 
@@ -316,6 +323,33 @@ impl Config {
             return Err(
                 "--members-from-leader needs --initial-members: without it members fed by a leader count anyway"
                     .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Rejects limits with which the server could serve nothing.
+    fn check_limits(&self) -> Result<(), String> {
+        for (flag, bytes, least) in [
+            (
+                "max-request-body-bytes",
+                self.max_request_body_bytes,
+                OBJECT_BYTES_LEAST,
+            ),
+            (
+                "max-stored-object-bytes",
+                self.max_stored_object_bytes,
+                OBJECT_BYTES_LEAST,
+            ),
+            ("max-pool-bytes", self.max_pool_bytes, POOL_BYTES_LEAST),
+        ] {
+            if bytes < least {
+                return Err(format!("--{flag}: {bytes} is too small; it must be at least {least}"));
+            }
+        }
+        if self.event_ttl.0.is_zero() {
+            return Err(
+                "--event-ttl: 0 deletes events at once; to keep them for long, write 8760h for example".to_owned(),
             );
         }
         Ok(())
@@ -468,6 +502,16 @@ mod tests {
                 "--trust-first-leader cannot be used with --initial-members",
             ),
             (vec!["--members-from-leader"], "needs --initial-members"),
+            (vec!["--etcd-cafile", "/ca"], "--etcd-servers"),
+            (vec!["--etcd-certfile", "c", "--etcd-keyfile", "k"], "--etcd-servers"),
+            (vec!["--etcd-prefix", "x"], "--etcd-servers"),
+            (vec!["--etcd-compaction-interval", "5m"], "--etcd-servers"),
+            (vec!["--etcd-max-request-bytes", "9"], "--etcd-servers"),
+            (vec!["--max-pool-bytes", "64"], "--max-pool-bytes"),
+            (vec!["--max-request-body-bytes", "0"], "--max-request-body-bytes"),
+            (vec!["--max-stored-object-bytes", "0"], "--max-stored-object-bytes"),
+            (vec!["--event-ttl=0"], "--event-ttl: 0 deletes events at once"),
+            (vec!["--event-ttl", "-1s"], "--event-ttl"),
         ] {
             let line = bad(&args);
             assert!(line.contains(part) && !line.contains('\n'), "{args:?}: {line}");

@@ -21,29 +21,34 @@ pub struct EtcdFlags {
     pub etcd_servers: Vec<String>,
 
     /// PEM file with the authorities of the etcd servers' certificates; needed for https.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
     pub etcd_cafile: Option<PathBuf>,
 
     /// PEM file with the certificate to present to etcd.
-    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_keyfile", "etcd_servers"])]
     pub etcd_certfile: Option<PathBuf>,
 
     /// PEM file with the key of --etcd-certfile.
-    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_certfile", "etcd_servers"])]
     pub etcd_keyfile: Option<PathBuf>,
 
     /// Prefix of every key in etcd. Coordinators with the same prefix are one server. It must differ from that of any
     /// kube-apiserver.
-    #[arg(long, value_name = "PATH", default_value = "/yurt-coordinator")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/yurt-coordinator",
+        requires = "etcd_servers"
+    )]
     pub etcd_prefix: String,
 
     /// Age from which history in etcd is compacted; 0s disables compaction by the coordinator.
-    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    #[arg(long, value_name = "DURATION", default_value = "5m", requires = "etcd_servers")]
     pub etcd_compaction_interval: GoDuration,
 
     /// Largest request that etcd accepts, in bytes. Set it to --max-request-bytes of etcd, which etcd does not report. An
     /// object of pool data that does not fit is refused with its name.
-    #[arg(long, value_name = "BYTES", default_value_t = etcd3::MAX_REQUEST_BYTES)]
+    #[arg(long, value_name = "BYTES", default_value_t = etcd3::MAX_REQUEST_BYTES, requires = "etcd_servers")]
     pub etcd_max_request_bytes: usize,
 }
 
