@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use http::Uri;
-use yurt_apimachinery::meta::dns_label_errors;
+use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_value_errors};
 use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
@@ -30,6 +30,9 @@ pub use identity::{NodeIdentity, Proof};
 pub use join::{CLIENT_SIGNER, Join, JoinToken, KUBELET_SIGNER, OWN_KUBECONFIG, Trust};
 pub(crate) use joining::KUBELET_CONF;
 pub use mode::WorkingMode;
+
+/// Default of `--coordinator-server-addr`, upstream's.
+const COORDINATOR_SERVER: &str = "https://yurt-coordinator-apiserver:443";
 
 /// Minimum of `--max-pool-bytes` and `--max-cache-bytes`.
 const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
@@ -113,7 +116,7 @@ pub struct Flags {
           default_missing_value = "true", action = ArgAction::Set)]
     enable_coordinator: bool,
     /// URL of the coordinator, https://host:port. Use an address that works without kube-proxy.
-    #[arg(long, default_value = "https://yurt-coordinator-apiserver:443")]
+    #[arg(long, default_value = COORDINATOR_SERVER)]
     coordinator_server_addr: String,
     /// CA of the coordinator's certificate, if it is not the cloud's.
     #[arg(long)]
@@ -309,13 +312,8 @@ impl Flags {
     /// # Errors
     /// [`FlagError`], naming the flag and the fix.
     pub fn check(self) -> Result<Config, FlagError> {
-        if self.node_name.is_empty() {
-            return Err(bad("node-name", "must be the name of this Node"));
-        }
         self.fixed.check()?;
-        if let Some(error) = dns_label_errors(&self.namespace).first() {
-            return Err(bad("namespace", format!("{:?} {error}", self.namespace)));
-        }
+        self.check_names()?;
         let network = self.network()?;
         let servers = self.servers()?;
         let coordinator = self.coordinator()?;
@@ -360,6 +358,37 @@ impl Flags {
             verbosity: self.log.verbosity,
             without_effect: self.without_effect.given,
         })
+    }
+
+    fn check_names(&self) -> Result<(), FlagError> {
+        let node = &self.node_name;
+        if node.is_empty() {
+            return Err(bad("node-name", "must be the name of this Node"));
+        }
+        let lower = node.to_lowercase();
+        if *node != lower && dns_subdomain_errors(&lower).is_empty() {
+            let problem = format!("must be {lower:?}: the kubelet registers a host name in lower case");
+            return Err(bad("node-name", problem));
+        }
+        for (flag, name, errors) in [
+            ("node-name", node, dns_subdomain_errors(node)),
+            ("namespace", &self.namespace, dns_label_errors(&self.namespace)),
+            (
+                "nodepool-name",
+                &self.nodepool_name,
+                label_value_errors(&self.nodepool_name),
+            ),
+        ] {
+            if let Some(error) = errors.first() {
+                return Err(bad(flag, format!("{name:?} {error}")));
+            }
+        }
+        if self.bind_proxy_address.is_unspecified() {
+            let problem =
+                "must be one address of this node, 127.0.0.1 for example; pods reach the hub at --dummy-if-ip";
+            return Err(bad("bind-proxy-address", problem));
+        }
+        Ok(())
     }
 
     fn check_limits(&self) -> Result<(), FlagError> {
@@ -432,7 +461,7 @@ impl Flags {
 
     fn coordinator(&self) -> Result<Option<Coordinator>, FlagError> {
         if !self.enable_coordinator {
-            return Ok(None);
+            return self.check_no_coordinator().map(|()| None);
         }
         if self.nodepool_name.is_empty() {
             return Err(bad(
@@ -453,6 +482,26 @@ impl Flags {
             .validate()
             .map_err(|error| bad(flag_of(error), error.to_string()))?;
         Ok(Some(coordinator))
+    }
+
+    /// Refuses flags that have an effect with --enable-coordinator only. A default value is accepted.
+    fn check_no_coordinator(&self) -> Result<(), FlagError> {
+        for (flag, is_set) in [
+            (
+                "coordinator-server-addr",
+                self.coordinator_server_addr != COORDINATOR_SERVER,
+            ),
+            ("coordinator-ca-file", self.coordinator_ca_file.is_some()),
+            ("relay-address", self.relay_address.is_some()),
+        ] {
+            if is_set {
+                return Err(bad(
+                    flag,
+                    "has no use without --enable-coordinator; add that flag, or omit this one",
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -495,7 +544,8 @@ fn https_url(flag: &'static str, text: &str) -> Result<Uri, FlagError> {
     let uri: Uri = text
         .parse()
         .map_err(|_| bad(flag, format!("{text:?} is not a URL; write https://host:port")))?;
-    if uri.scheme_str() != Some("https") || uri.host().is_none() {
+    let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+    if uri.scheme_str() != Some("https") || uri.host().is_none() || !is_bare {
         return Err(bad(flag, format!("{text:?} must be written https://host:port")));
     }
     Ok(uri)
@@ -527,7 +577,7 @@ mod tests {
 
     #[test]
     fn unusable_flags_are_named() {
-        let cases: [(&[&str], &str); 13] = [
+        let cases: [(&[&str], &str); 21] = [
             (&["--disabled-resource-filters=nosuch"], "masterservice"),
             (&["--namespace=a/b"], "--namespace"),
             (&["--server-addr=http://x:1"], "--server-addr"),
@@ -554,11 +604,40 @@ mod tests {
             (&["--relay-address=0.0.0.0"], "--relay-address"),
             (&["--relay-bytes-per-second=0"], "--enable-relay=false"),
             (&["--dummy-if-name=a-name-that-is-too-long"], "--dummy-if-name"),
+            (&["--bind-proxy-address=0.0.0.0"], "--bind-proxy-address: must be"),
+            (&["--bind-proxy-address=::", "--enable-dummy-if=false"], "127.0.0.1"),
+            (&["--coordinator-server-addr=https://a:1"], "--enable-coordinator"),
+            (&["--coordinator-ca-file=/none"], "--enable-coordinator"),
+            (&["--relay-address=10.0.0.1"], "--enable-coordinator"),
+            (&["--nodepool-name=a&limit=1"], "--nodepool-name"),
+            (&["--server-addr=https://a:1/path"], "https://host:port"),
+            (&["--server-addr=https://a:1?x"], "https://host:port"),
         ];
         for (args, expected) in cases {
             let error = check(args).expect_err("must be refused");
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn node_name_is_that_of_a_node() {
+        let check = |name: &str| {
+            let args = ["yurthub", "--server-addr=https://a:1", &format!("--node-name={name}")];
+            let checked = Flags::try_parse_from(args).expect("flags").check();
+            checked.map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("edge-1.shore"), Ok(()));
+        for name in ["", "Edge-1", "N_1/../x", "a b"] {
+            let error = check(name).expect_err("must be refused");
+            assert!(error.contains("--node-name"), "{error}");
+        }
+        assert!(check("Edge-1").is_err_and(|error| error.contains("edge-1")), "the fix");
+    }
+
+    #[test]
+    fn flags_of_the_coordinator_have_no_effect_at_their_defaults() {
+        let default = format!("--coordinator-server-addr={COORDINATOR_SERVER}");
+        check(&[&default, "--enable-coordinator=false"]).expect("valid");
     }
 
     #[test]

@@ -79,13 +79,15 @@ impl JoiningFlags {
             (true, Some(_)) => Some("bootstrap-file"),
             (true, None) => None,
         };
-        let of_kubelet = || (self.kubeconfig.clone().unwrap_or_else(|| KUBELET_CONF.into()), None);
         match (self.bootstrap_mode, credential) {
             (Some(Mode::Kubeletcertificate), Some(flag)) => {
                 let problem = "has no use with --bootstrap-mode=kubeletcertificate; omit one of them";
                 return Err(bad(flag, problem));
             }
-            (Some(Mode::Kubeletcertificate), None) | (None, None) => return Ok(of_kubelet()),
+            (Some(Mode::Kubeletcertificate), None) | (None, None) => {
+                self.check_no_join()?;
+                return Ok((self.kubeconfig.unwrap_or_else(|| KUBELET_CONF.into()), None));
+            }
             (Some(Mode::Token), _) | (None, Some(_)) => {}
         }
         if self.kubeconfig.is_some() {
@@ -95,6 +97,29 @@ impl JoiningFlags {
         }
         let join = self.join()?;
         Ok((root.join(OWN_KUBECONFIG), Some(join)))
+    }
+
+    /// Refuses flags that have an effect only if the hub requests its own certificate.
+    fn check_no_join(&self) -> Result<(), FlagError> {
+        let is_given = |values: &[String]| values.iter().any(|value| !value.trim().is_empty());
+        for (flag, is_given) in [
+            (
+                "discovery-token-ca-cert-hash",
+                is_given(&self.discovery_token_ca_cert_hash),
+            ),
+            (
+                "discovery-token-unsafe-skip-ca-verification",
+                self.discovery_token_unsafe_skip_ca_verification,
+            ),
+            ("hub-cert-organizations", is_given(&self.hub_cert_organizations)),
+        ] {
+            if is_given {
+                let problem =
+                    "has no use when the certificate is the kubelet's; add --bootstrap-mode=token, or omit it";
+                return Err(bad(flag, problem));
+            }
+        }
+        Ok(())
     }
 
     fn join(self) -> Result<Join, FlagError> {
@@ -194,7 +219,7 @@ mod tests {
 
     #[test]
     fn contradictions_name_the_flag_and_the_fix() {
-        let cases: [(&[&str], &str, &str); 7] = [
+        let cases: [(&[&str], &str, &str); 10] = [
             (&[TOKEN], "--discovery-token-ca-cert-hash:", "unsafe-skip"),
             (&["--join-token=x"], "--join-token:", "kubeadm token create"),
             (&[TOKEN, "--bootstrap-file=/b"], "--join-token:", "--bootstrap-file"),
@@ -213,6 +238,21 @@ mod tests {
                 ],
                 "--hub-cert-organizations:",
                 "--hub-cert-signer",
+            ),
+            (
+                &["--discovery-token-ca-cert-hash=rubbish"],
+                "--discovery-token-ca-cert-hash:",
+                "--bootstrap-mode=token",
+            ),
+            (
+                &["--bootstrap-mode=kubeletcertificate", "--hub-cert-organizations=a"],
+                "--hub-cert-organizations:",
+                "--bootstrap-mode=token",
+            ),
+            (
+                &["--discovery-token-unsafe-skip-ca-verification"],
+                "--discovery-token-unsafe-skip-ca-verification:",
+                "--bootstrap-mode=token",
             ),
         ];
         for (args, flag, fix) in cases {

@@ -38,6 +38,8 @@ fn systemd_unit_starts_a_hub_that_reports_to_systemd() {
     assert!(words.next().unwrap().ends_with("/yurthub"));
     let config = check(&words.collect::<Vec<_>>());
     assert_eq!(settings(UNIT, "Type"), ["notify"]);
+    // systemd writes the name of the host for %H.
+    let command = command.replace("%H", "edge-1");
     assert!(!settings(UNIT, "WatchdogSec").is_empty());
     let held = settings(SOCKET, "ListenStream");
     let wanted = [config.proxy_addr, config.secure_addr].map(|addr| addr.to_string());
