@@ -8,6 +8,10 @@ use super::{Config, Flags};
 const UNIT: &str = include_str!("../../../manifests/systemd/yurthub.service");
 const SOCKET: &str = include_str!("../../../manifests/systemd/yurthub.socket");
 const STATIC_POD: &str = include_str!("../../../manifests/static-pod/yurthub.yaml");
+const POD_KUBECONFIG: &str = include_str!("../../../manifests/static-pod/kubelet-to-hub.conf");
+
+/// Memory of the static pod's hub beside its two copies, bytes.
+const BASE_BYTES: usize = 32 << 20;
 
 fn check(args: &[String]) -> Config {
     let program = std::iter::once("yurthub".to_owned());
@@ -34,12 +38,12 @@ fn systemd_unit_starts_a_hub_that_reports_to_systemd() {
     let [command] = commands[..] else {
         panic!("{commands:?}")
     };
+    // systemd writes the name of the host for %H.
+    let command = command.replace("%H", "edge-1");
     let mut words = command.split_whitespace().map(str::to_owned);
     assert!(words.next().unwrap().ends_with("/yurthub"));
     let config = check(&words.collect::<Vec<_>>());
     assert_eq!(settings(UNIT, "Type"), ["notify"]);
-    // systemd writes the name of the host for %H.
-    let command = command.replace("%H", "edge-1");
     assert!(!settings(UNIT, "WatchdogSec").is_empty());
     let held = settings(SOCKET, "ListenStream");
     let wanted = [config.proxy_addr, config.secure_addr].map(|addr| addr.to_string());
@@ -54,6 +58,13 @@ fn static_pod_joins_and_is_probed_at_the_hubs_port() {
     let config = check(&args);
     assert!(config.join.is_some());
     assert_eq!(pod["spec"]["hostNetwork"], true);
+    let limit = container["resources"]["limits"]["memory"].as_str().unwrap();
+    let limit = limit.strip_suffix("Mi").unwrap().parse::<usize>().unwrap() << 20;
+    let wanted = 2 * config.max_pool_bytes + config.max_cache_bytes + BASE_BYTES;
+    assert!(
+        limit >= wanted,
+        "a list holds its collection twice: {limit} of {wanted}"
+    );
     let probe = &container["livenessProbe"]["httpGet"];
     assert_eq!(probe["port"], config.admin_addr.port());
     assert_eq!(probe["host"], config.admin_addr.ip().to_string());
@@ -70,4 +81,27 @@ fn static_pod_joins_and_is_probed_at_the_hubs_port() {
             folder.display()
         );
     }
+}
+
+/// The kubelet starts before the hub, so its kubeconfig needs no file that the hub creates.
+#[test]
+fn kubelet_of_the_static_pod_needs_no_file_of_the_hub() {
+    let pod: Value = serde_saphyr::from_str(STATIC_POD).unwrap();
+    let args: Vec<String> = serde_json::from_value(pod["spec"]["containers"][0]["args"].clone()).unwrap();
+    let config = check(&args);
+    let kubeconfig: Value = serde_saphyr::from_str(POD_KUBECONFIG).unwrap();
+    let server = format!("http://{}", config.proxy_addr);
+    assert_eq!(
+        kubeconfig["clusters"][0]["cluster"],
+        serde_json::json!({ "server": server })
+    );
+    assert_eq!(kubeconfig["users"], Value::Null);
+    assert_eq!(config.identity.proof, super::Proof::Socket);
+    assert_eq!(kubeconfig["current-context"], kubeconfig["contexts"][0]["name"]);
+    let cluster = &kubeconfig["contexts"][0]["context"]["cluster"];
+    assert_eq!(cluster, &kubeconfig["clusters"][0]["name"]);
+    assert!(
+        STATIC_POD.contains("static-pod/kubelet-to-hub.conf"),
+        "the pod's header names it"
+    );
 }
