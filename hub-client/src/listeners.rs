@@ -133,6 +133,9 @@ pub(crate) async fn for_pods(
                 "Failed to create the address for pods; serving on --bind-proxy-address only"
             );
             config.hub_host = config.proxy_addr.ip();
+            for port in network.ports {
+                inherited.close(SocketAddr::new(address, port));
+            }
             return Ok(Vec::new());
         }
     }

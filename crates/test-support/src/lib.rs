@@ -20,8 +20,11 @@ pub use growth::{LINEAR, cpu_seconds, growth};
 pub use pki::TestPki;
 pub use waiting::{PATIENCE, eventually};
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::net::{self, AddressFamily, SocketType};
 
 /// 127.0.0.1 with port 0: the kernel picks a free port. Test servers should bind to it where they can.
 pub const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -29,6 +32,9 @@ pub const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::
 /// Ports given out are below the kernel's ephemeral range (32768 up): no outgoing connection takes one between choosing
 /// it and listening on it.
 const PORTS: std::ops::Range<u16> = 10_000..20_000;
+
+/// Connections that wait at a listener of [`bind_freely`].
+const BACKLOG: i32 = 16;
 
 /// A port without a listener, which this process returns only once. Only for programs that take a port number and
 /// cannot report the one they got.
@@ -46,6 +52,18 @@ pub fn free_port() -> u16 {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|_| port)
     });
     port.expect("loopback must have a free port")
+}
+
+/// Listens at an address that this machine need not have, as a socket of systemd with `FreeBind=true` does.
+///
+/// # Errors
+/// The port is taken, or the system refuses the option.
+pub fn bind_freely(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    net::sockopt::set_ip_freebind(&socket, true)?;
+    net::bind(&socket, &addr)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]

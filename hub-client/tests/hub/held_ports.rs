@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use yurt_test_support::{PATIENCE, TestDir, eventually, free_port};
+use yurt_test_support::{PATIENCE, TestDir, bind_freely, eventually, free_port};
 
 use super::cloud::Cloud;
 use super::harness::{NODE, flags_of, own_uid};
@@ -20,15 +20,30 @@ impl Activated {
     /// Starts `yurthub` as systemd does: the listener is its descriptor 3.
     fn start(held: &TcpListener, flags: &[String], log: &TestDir) -> Self {
         let pass = r#"exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_FDNAMES=proxy LISTEN_PID=$$ exec "$@""#;
+        Self::start_by(pass, [Self::passed(held), Stdio::null()], flags, log)
+    }
+
+    /// The same with two listeners, on a machine without the program `ip`.
+    fn start_without_ip(held: [&TcpListener; 2], flags: &[String], log: &TestDir) -> Self {
+        let pass = r#"exec 3<&0 4<&1 </dev/null >/dev/null
+            LISTEN_FDS=2 LISTEN_FDNAMES=proxy:proxy LISTEN_PID=$$ exec env PATH=/nowhere "$@""#;
+        Self::start_by(pass, held.map(Self::passed), flags, log)
+    }
+
+    fn start_by(pass: &str, [stdin, stdout]: [Stdio; 2], flags: &[String], log: &TestDir) -> Self {
         let log = File::create(log.path().join("log")).unwrap();
         let child = Command::new("sh")
             .args(["-c", pass, "sh", env!("CARGO_BIN_EXE_yurthub")])
             .args(flags)
-            .stdin(OwnedFd::from(held.try_clone().unwrap()))
-            .stdout(Stdio::null())
+            .stdin(stdin)
+            .stdout(stdout)
             .stderr(log)
             .spawn();
         Self(child.expect("sh must start"))
+    }
+
+    fn passed(held: &TcpListener) -> Stdio {
+        OwnedFd::from(held.try_clone().unwrap()).into()
     }
 }
 
@@ -40,11 +55,15 @@ impl Drop for Activated {
 }
 
 fn flags(cloud: &Cloud, folder: &TestDir, proxy: SocketAddr) -> Vec<String> {
+    flags_with(cloud, folder, proxy, free_port())
+}
+
+fn flags_with(cloud: &Cloud, folder: &TestDir, proxy: SocketAddr, secure: u16) -> Vec<String> {
     let mut flags = flags_of(cloud, folder, NODE, &cloud.url());
     flags.push(format!("--node-identity-uids={}", own_uid()));
     for (name, port) in [
         ("serve-port", free_port()),
-        ("proxy-secure-port", free_port()),
+        ("proxy-secure-port", secure),
         ("proxy-port", proxy.port()),
     ] {
         flags.push(format!("--{name}={port}"));
@@ -96,4 +115,18 @@ async fn inherited_socket_that_no_flag_names_ends_the_start() {
         !status.success() && said.contains("proxy") && said.contains(&addr),
         "{said}"
     );
+}
+
+#[tokio::test]
+async fn hub_without_an_address_for_pods_starts_beside_the_sockets_that_are_held_for_it() {
+    let (cloud, folder) = (Cloud::start().await, TestDir::new());
+    let proxy = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let secure = free_port();
+    let mut flags = flags_with(&cloud, &folder, proxy, secure);
+    flags.retain(|flag| flag != "--enable-dummy-if=false");
+    // The default of --dummy-if-ip.
+    let held = [proxy.port(), secure].map(|port| bind_freely(([169, 254, 2, 1], port).into()).unwrap());
+    let _hub = Activated::start_without_ip([&held[0], &held[1]], &flags, &folder);
+    eventually("the hub must serve", async || TcpStream::connect(proxy).await.ok()).await;
+    is_answered(waiting(proxy).await).await;
 }

@@ -43,6 +43,11 @@ impl Inherited {
         Some(self.sockets.swap_remove(at).2)
     }
 
+    /// Closes the socket with exactly this address, if there is one.
+    pub fn close(&mut self, addr: SocketAddr) {
+        drop(self.take(addr));
+    }
+
     /// Checks that no socket is left unused.
     ///
     /// # Errors
