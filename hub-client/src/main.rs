@@ -38,8 +38,8 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Remove the address for pods and its firewall rules from this node. Takes the hub's flags; run it after the hub is
-    /// uninstalled.
+    /// Remove the address for pods and its firewall rules from this node. Takes the hub's flags. Stop the hub before:
+    /// systemctl disable --now yurthub.socket yurthub.service.
     Cleanup(Box<Flags>),
     /// Explain the data filters. These commands run without a hub.
     #[command(subcommand)]
