@@ -59,6 +59,7 @@ use caller::{Caller, Callers, Credential};
 use filtered::{FilteredGet, FilteredWrite};
 use local::Local;
 use offline::Offline;
+use open_answers::OpenAnswers;
 use pass_through::PassThrough;
 use places::Places;
 
@@ -91,8 +92,10 @@ pub struct Proxy {
     pub metrics: Arc<Metrics>,
     /// Concurrency limit and queues of requests.
     pub places: Places,
-    /// Room for request bodies that are read whole.
+    /// Room for bodies that are read whole.
     pub bodies: Bodies,
+    /// Answers, other than watches and logs, to callers without the node's identity.
+    pub calls: OpenAnswers,
 }
 
 // === impl Proxy ===
@@ -162,8 +165,12 @@ impl Proxy {
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
         // PlaceGuard until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
+        let part = match open_answers::is_stream(&info) {
+            true => None,
+            false => self.calls.one_more(&caller)?,
+        };
         let response = self.answer(request, &info, &caller, &approved).await?;
-        Ok(ending(approved.ending(response), ends))
+        Ok(open_answers::counted(ending(approved.ending(response), ends), part))
     }
 
     /// Answers a request whose filters are known.
@@ -189,7 +196,7 @@ impl Proxy {
         };
         if let Some(response) = own {
             return match &get {
-                Some(get) => get.filtered(&self.local, chain, response).await,
+                Some(get) => get.filtered((&self.local, &self.bodies), caller, chain, response).await,
                 None => Ok(response),
             };
         }
@@ -199,7 +206,7 @@ impl Proxy {
         if let Some(get) = get {
             get.require_object(&mut request);
             let response = self.answer_unfiltered(request, info, caller).await?;
-            return get.filtered(&self.local, chain, response).await;
+            return get.filtered((&self.local, &self.bodies), caller, chain, response).await;
         }
         if approved.is_filterable()
             && let Some(response) = self.cached.view(&request, info, caller, chain).await?

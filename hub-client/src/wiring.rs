@@ -314,7 +314,7 @@ impl Wiring {
                 reach: self.cloud.0.subscribe(),
                 tasks: self.tasks.clone(),
                 wake: self.cloud.1.clone(),
-                open: OpenAnswers::default(),
+                streams: OpenAnswers::streams(),
                 agents: self.agents.clone(),
             },
             offline,
@@ -323,6 +323,7 @@ impl Wiring {
             metrics: self.metrics.clone(),
             places: Places::new(config.max_in_flight, &self.metrics),
             bodies: Bodies::default(),
+            calls: OpenAnswers::calls(),
         }
     }
 

@@ -1,7 +1,8 @@
-//! Request bodies that the hub reads whole, because it changes them: limits on their bytes in memory.
+//! Bodies that the hub holds whole, because it changes them: limits on their bytes in memory.
 //!
-//! The bytes of a body count from its declared length on until the cloud has it. A body beyond a limit gets 429 at once:
-//! its sender decides how long it would keep the others waiting.
+//! The bytes of a request count from its declared length on until the cloud has it, those of an object that was read
+//! until its client has it. A body beyond a limit gets 429 at once: the client decides how long it would keep the others
+//! waiting.
 
 use std::sync::Arc;
 
@@ -44,6 +45,23 @@ impl Default for Bodies {
 // === impl Bodies ===
 
 impl Bodies {
+    /// Returns room for `bytes` bytes that `caller` receives.
+    ///
+    /// # Errors
+    /// 429 without room.
+    pub(super) fn room_of(&self, caller: &Caller, bytes: usize) -> Result<Part, Status> {
+        let mut room = self.part(caller);
+        if room.grow(bytes) { Ok(room) } else { Err(no_room()) }
+    }
+
+    fn part(&self, caller: &Caller) -> Part {
+        let shares = match caller.credential {
+            Credential::Node => &self.node,
+            _ => &self.others,
+        };
+        shares.part(caller.origin)
+    }
+
     /// Reads the body of a request of `caller`, of at most 3 MiB. The returned part is the room of its bytes.
     ///
     /// # Errors
@@ -52,11 +70,7 @@ impl Bodies {
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>>,
     {
-        let shares = match caller.credential {
-            Credential::Node => &self.node,
-            _ => &self.others,
-        };
-        let mut room = BodyRoom(shares.part(caller.origin));
+        let mut room = BodyRoom(self.part(caller));
         let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         room.grow(declared.min(BODY_MAX)).await?;
         let bytes = read_body_into(body, BODY_MAX, &mut room).await?;
@@ -70,12 +84,13 @@ impl Room for BodyRoom {
     type Error = Status;
 
     async fn grow(&mut self, bytes: usize) -> Result<(), Status> {
-        if self.0.grow(bytes) {
-            return Ok(());
-        }
-        let why = "too many bytes of request bodies are in memory, please try again later";
-        Err(Status::too_many_requests(why, RETRY_AFTER))
+        if self.0.grow(bytes) { Ok(()) } else { Err(no_room()) }
     }
+}
+
+fn no_room() -> Status {
+    let why = "too many bytes of bodies are in memory, please try again later";
+    Status::too_many_requests(why, RETRY_AFTER)
 }
 
 #[cfg(test)]
@@ -117,6 +132,7 @@ mod tests {
             assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
         }
         assert_eq!(bodies.read(&pod(9), full("x")).await.map(drop).unwrap_err().code(), 429);
+        assert_eq!(bodies.room_of(&pod(9), 1).map(drop).unwrap_err().code(), 429);
         assert!(bodies.read(&caller(Credential::Node, 1), largest()).await.is_ok());
         held.pop();
         assert!(bodies.read(&pod(9), largest()).await.is_ok());

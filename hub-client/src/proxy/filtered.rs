@@ -18,9 +18,10 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{Object, RequestInfo, ResourceKind, Status, Verb};
 use yurt_codec::negotiation::{body_format, body_json};
-use yurt_runtime::http::{APPLICATION_JSON, Body, full, inflate_for, read_body};
+use yurt_runtime::http::{APPLICATION_JSON, Body, full, holding, inflate_for, read_body};
 use yurt_storage::Replica;
 
+use super::bodies::Bodies;
 use super::cached::{Cached, FIRST_LIST_MAX, Head, is_node, reader_of};
 use super::caller::{Caller, Credential};
 use super::local::{COMMIT_MAX, Local};
@@ -99,10 +100,12 @@ impl FilteredGet {
     /// Returns the client's view of the object in `response`. Refusals pass.
     ///
     /// # Errors
-    /// 404 for a hidden object, 406 for a form that is not supported, 503 if the object cannot be filtered.
+    /// 404 for a hidden object, 406 for a form that is not supported, 503 if the object cannot be filtered. 429 without
+    /// room for it, as [`Bodies::room_of`].
     pub(super) async fn filtered(
         &self,
-        local: &Local,
+        (local, bodies): (&Local, &Bodies),
+        caller: &Caller,
         chain: &Chain,
         response: Response<Body>,
     ) -> Result<Response<Body>, Status> {
@@ -111,14 +114,16 @@ impl FilteredGet {
         }
         let (head, body) = response.into_parts();
         let body = read_object(body).await.map_err(|why| self.unreadable(&why))?;
+        let room = bodies.room_of(caller, body.len())?;
         let object = self.read(&head, &body).map_err(|why| self.unreadable(&why))?;
         let object = match local.derived.filter(self.kind, &object, chain)? {
-            Verdict::Keep if self.is_plain => return Ok(Response::from_parts(head, full(body))),
+            Verdict::Keep if self.is_plain => return Ok(Response::from_parts(head, holding(full(body), room))),
             Verdict::Keep => object,
             Verdict::Replace(object) => object,
             Verdict::Drop => return Err(Status::not_found(&self.kind.group_resource(), &self.name)),
         };
-        self.response(local, head, &object)
+        let response = self.response(local, head, &object)?;
+        Ok(response.map(|body| holding(body, room)))
     }
 
     /// The response with `object` in the form that the client accepts.

@@ -1,11 +1,14 @@
-//! Limits on the answers of the cloud that callers with tokens receive at a time.
+//! Limits on the answers that callers without the node's identity receive at a time.
 //!
-//! A client that reads nothing keeps its answer open for as long as it likes. The hub holds about 100 KiB for it: the
-//! window of the stream, and the piece before it.
+//! A client that reads nothing keeps its answer open for as long as it likes. The hub holds about 100 KiB for one of the
+//! cloud: the window of the stream, and the piece before it. Watches of replicas are not counted, they have limits of
+//! their own.
 
 use std::sync::Arc;
 
+use http::Response;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_runtime::http::{Body, holding};
 
 use super::caller::{Caller, Credential};
 use super::shares::{Part, Shares};
@@ -14,48 +17,59 @@ use super::shares::{Part, Shares};
 const CALLS: usize = 512;
 /// Maximum number of those of one origin. A client with a hundred informers lists as many collections at once.
 const CALLS_SHARE: usize = 128;
-/// Maximum number of watches and logs of all origins: 100 MB if all readers stall.
+/// Maximum number of watches and logs of all origins that pass from the cloud: 100 MB if all readers stall.
 const STREAMS: usize = 1024;
 /// Maximum number of those of one origin: two clients with a hundred informers, or the old and the new one of an update.
 const STREAMS_SHARE: usize = 256;
 /// Seconds of `Retry-After` for a caller beyond a limit.
 const RETRY_AFTER: u32 = 1;
 
-/// Answers that pass at present.
-pub struct OpenAnswers {
-    calls: Arc<Shares>,
-    streams: Arc<Shares>,
-}
-
-impl Default for OpenAnswers {
-    fn default() -> Self {
-        Self {
-            calls: Shares::new(CALLS, CALLS_SHARE),
-            streams: Shares::new(STREAMS, STREAMS_SHARE),
-        }
-    }
-}
+/// Answers of one kind that are open at present.
+pub struct OpenAnswers(Arc<Shares>);
 
 // === impl OpenAnswers ===
 
 impl OpenAnswers {
+    /// Answers that end by themselves.
+    #[must_use]
+    pub fn calls() -> Self {
+        Self(Shares::new(CALLS, CALLS_SHARE))
+    }
+
+    /// Watches and logs.
+    #[must_use]
+    pub fn streams() -> Self {
+        Self(Shares::new(STREAMS, STREAMS_SHARE))
+    }
+
     /// Counts one more answer for `caller`, until the returned part is dropped. `None` for a component that acts as the
     /// node, which has no limit.
     ///
     /// # Errors
     /// 429 beyond a limit.
-    pub(super) fn one_more(&self, caller: &Caller, info: &RequestInfo) -> Result<Option<Part>, Status> {
+    pub(super) fn one_more(&self, caller: &Caller) -> Result<Option<Part>, Status> {
         if caller.credential == Credential::Node {
             return Ok(None);
         }
-        let is_stream = info.verb == Verb::Watch || info.subresource.as_deref() == Some("log");
-        let shares = if is_stream { &self.streams } else { &self.calls };
-        let mut part = shares.part(caller.origin);
+        let mut part = self.0.part(caller.origin);
         if part.grow(1) {
             return Ok(Some(part));
         }
         let why = "too many answers of this client, or of all clients, are being read, please try again later";
         Err(Status::too_many_requests(why, RETRY_AFTER))
+    }
+}
+
+/// True if the answer may last: a watch or a log.
+pub(super) fn is_stream(info: &RequestInfo) -> bool {
+    info.verb == Verb::Watch || info.subresource.as_deref() == Some("log")
+}
+
+/// The same response, counted until its body is dropped.
+pub(super) fn counted(response: Response<Body>, part: Option<Part>) -> Response<Body> {
+    match part {
+        Some(part) => response.map(|body| holding(body, part)),
+        None => response,
     }
 }
 
@@ -75,33 +89,27 @@ mod tests {
         }
     }
 
-    fn request(path: &str, query: Option<&str>) -> RequestInfo {
-        RequestInfo::parse("GET", path, query).unwrap()
-    }
-
     /// Takes as many as possible.
-    fn taken(open: &OpenAnswers, caller: &Caller, info: &RequestInfo) -> Vec<Option<Part>> {
-        (0..2 * STREAMS)
-            .map_while(|_| open.one_more(caller, info).ok())
-            .collect()
+    fn taken(open: &OpenAnswers, caller: &Caller) -> Vec<Option<Part>> {
+        (0..2 * STREAMS).map_while(|_| open.one_more(caller).ok()).collect()
     }
 
     #[test]
-    fn pods_have_shares_of_calls_and_of_streams_and_the_node_has_no_limit() {
-        let open = OpenAnswers::default();
-        let (list, watch) = (request("/api/v1/pods", None), request("/api/v1/pods", Some("watch=1")));
-        let log = request("/api/v1/namespaces/shop/pods/web/log", None);
-        let calls: Vec<_> = (0..5).map(|number| taken(&open, &pod(number), &list)).collect();
-        let counts: Vec<_> = calls.iter().map(Vec::len).collect();
-        assert_eq!(counts, [CALLS_SHARE, CALLS_SHARE, CALLS_SHARE, CALLS_SHARE, 0]);
-        let streams = taken(&open, &pod(0), &watch);
-        assert_eq!((streams.len(), taken(&open, &pod(0), &log).len()), (STREAMS_SHARE, 0));
-        let node = Caller {
-            credential: Credential::Node,
-            ..pod(0)
-        };
-        assert_eq!(taken(&open, &node, &list).len(), 2 * STREAMS);
-        drop(calls);
-        assert_eq!(taken(&open, &pod(9), &list).len(), CALLS_SHARE);
+    fn pods_have_shares_of_the_answers_and_the_node_has_no_limit() {
+        for (open, all, share) in [
+            (OpenAnswers::calls(), CALLS, CALLS_SHARE),
+            (OpenAnswers::streams(), STREAMS, STREAMS_SHARE),
+        ] {
+            let held: Vec<_> = (0..all / share).map(|number| taken(&open, &pod(number))).collect();
+            assert!(held.iter().all(|of_one| of_one.len() == share));
+            assert!(taken(&open, &pod(9)).is_empty());
+            let node = Caller {
+                credential: Credential::Node,
+                ..pod(0)
+            };
+            assert_eq!(taken(&open, &node).len(), 2 * STREAMS);
+            drop(held);
+            assert_eq!(taken(&open, &pod(9)).len(), share);
+        }
     }
 }

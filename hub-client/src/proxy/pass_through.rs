@@ -19,10 +19,10 @@ use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::ClientError;
 use yurt_runtime::http::server::ConnectionPlace;
-use yurt_runtime::http::{Body, broken_by, empty, holding, pass, until};
+use yurt_runtime::http::{Body, broken_by, empty, pass, until};
 
 use super::caller::{Caller, Credential};
-use super::open_answers::OpenAnswers;
+use super::open_answers::{self, OpenAnswers};
 use super::screen;
 use crate::cache::agents::Agents;
 use crate::cache::components::EDGE_CACHE;
@@ -49,8 +49,8 @@ pub struct PassThrough {
     pub tasks: TaskGroup,
     /// Wakes the cloud's prober.
     pub wake: Arc<tokio::sync::Notify>,
-    /// Answers that pass to callers with tokens.
-    pub open: OpenAnswers,
+    /// Watches and logs that pass to callers with tokens.
+    pub streams: OpenAnswers,
     /// Components whose bytes are counted by name, in addition to those that act as the node.
     pub agents: Arc<Agents>,
 }
@@ -63,7 +63,7 @@ impl PassThrough {
     /// # Errors
     /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on. 504 without
     /// Retry-After when the cloud may have acted on a request that must not be repeated. 429 if the caller has no place left
-    /// for an upgraded connection, or reads too many answers at a time.
+    /// for an upgraded connection, or has too many watches and logs.
     pub async fn send(
         &self,
         request: Request<Body>,
@@ -80,7 +80,10 @@ impl PassThrough {
         if let Some(upgrade) = upgrade_to_pass(request.headers()) {
             return self.upgrade(&places, request, &upgrade, caller).await;
         }
-        let counted = self.open.one_more(caller, info)?;
+        let part = match open_answers::is_stream(info) {
+            true => self.streams.one_more(caller)?,
+            false => None,
+        };
         let te = accepts_trailers(request.headers()).then(|| HeaderValue::from_static("trailers"));
         let (head, body) = request.into_parts();
         let body = self.counted(Direction::Sent, info, caller, body);
@@ -111,7 +114,7 @@ impl PassThrough {
                 Some(Ok(response)) => {
                     let response = response.map(|body| self.counted(Direction::Received, info, caller, body));
                     let response = answer(response, info.verb == Verb::Watch, lost);
-                    return Ok(response.map(|body| holding(body, counted)));
+                    return Ok(open_answers::counted(response, part));
                 }
                 Some(Err(error)) => {
                     let may_repeat = error.is_unprocessed || outgoing.is_idempotent();
@@ -447,7 +450,7 @@ mod tests {
             reach: watch::Sender::new(CloudReach { failed_probes: Some(0) }).subscribe(),
             tasks,
             wake: Arc::default(),
-            open: OpenAnswers::default(),
+            streams: OpenAnswers::streams(),
             agents: Arc::new(Agents::new(
                 watch::Sender::default().subscribe(),
                 Failures::new(yurt_runtime::Clock::system()),
