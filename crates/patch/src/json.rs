@@ -42,7 +42,11 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
         moved: 0,
         depth: depth(document),
     };
-    for operation in operations {
+    for mut operation in operations {
+        let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
+        if matches!(text("op"), "add" | "replace" | "test") && !text("path").is_empty() {
+            operation.entry("value").or_insert(Value::Null);
+        }
         let operation: PatchOperation =
             serde_json::from_value(Value::Object(operation)).map_err(|_| Status::patch_failed())?;
         match operation {
@@ -76,8 +80,9 @@ fn apply(document: &mut Value, bounds: &mut Bounds, operation: PatchOperation) -
 }
 
 /// Returns the operation of RFC 6902 with the effect that kube-apiserver gives to this one; `None` for no effect. Its
-/// library (`evanphx/json-patch`) goes beyond the RFC in three points, and clients rely on them:
+/// library (`evanphx/json-patch`) goes beyond the RFC in four points, and clients rely on them:
 ///
+/// * A value that is not given is null ([`apply_json_patch`]).
 /// * A negative index counts from the end of a list.
 /// * Replacing a member of an object that is not there adds it.
 /// * A member of an object that is not there equals null.

@@ -67,6 +67,16 @@ fn member_that_is_not_there_equals_null() {
         assert_eq!(json_patch(document.clone(), &test(Value::Null)), Ok(document.clone()));
         assert_eq!(json_patch(document, &test(json!(1))), Err(422));
     }
+    for operation in ["add", "replace", "test"] {
+        let without_value = json!([{"op": operation, "path": "/a"}]);
+        let patched = json_patch(json!({"a": null}), &without_value);
+        assert_eq!(patched, Ok(json!({"a": null})), "{operation}");
+        assert_eq!(
+            json_patch(json!({}), &json!([{"op": operation, "path": ""}])),
+            Err(422),
+            "{operation}"
+        );
+    }
     for path in ["/a/b", "/l/0"] {
         let test = json!([{"op": "test", "path": path, "value": null}]);
         assert_eq!(json_patch(json!({"l": []}), &test), Err(422), "{path}");
