@@ -56,7 +56,7 @@ pub(crate) fn filters(data: &[u8]) {
         for (pool, services) in &worlds {
             let context = FilterContext {
                 hub: HubAddress {
-                    host: "169.254.2.1",
+                    host: [169, 254, 2, 1].into(),
                     secure_port: 10268,
                 },
                 node_name: "n",

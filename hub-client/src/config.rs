@@ -10,6 +10,7 @@ use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_valu
 use yurt_pool_protocol::election;
 use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
+use crate::filter::HubAddress;
 use crate::node_network::{self, NodeNetwork};
 
 mod filters;
@@ -96,7 +97,8 @@ pub struct Flags {
     /// Directory of the durable copy of pool data.
     #[arg(long, default_value = "/etc/kubernetes/cache/")]
     disk_cache_path: PathBuf,
-    /// Create a dummy interface with --dummy-if-ip and serve the proxy there as well.
+    /// Create a dummy interface with --dummy-if-ip and serve the proxy there as well. Without it, pods use the hub only if
+    /// --bind-proxy-address is an address that they can reach.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_dummy_if: bool,
@@ -301,6 +303,19 @@ fn bad(flag: &'static str, problem: impl Into<String>) -> FlagError {
     FlagError {
         flag,
         problem: problem.into(),
+    }
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Returns the hub's address as the filters use it.
+    #[must_use]
+    pub fn hub(&self) -> HubAddress {
+        HubAddress {
+            host: self.hub_host,
+            secure_port: self.secure_addr.port(),
+        }
     }
 }
 

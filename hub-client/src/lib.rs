@@ -149,7 +149,8 @@ impl Hub {
             plain,
             listeners::encrypted(&config, &upstreams, secure, &mut unwritten)?,
         ];
-        proxies.extend(listeners::for_pods(&mut config, &upstreams, &mut inherited, &tasks, &mut unwritten).await?);
+        let owners = (&tasks, data.failures());
+        proxies.extend(listeners::for_pods(&mut config, &upstreams, &mut inherited, owners, &mut unwritten).await?);
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();

@@ -12,6 +12,7 @@ use yurt_runtime::{TaskGroup, files};
 
 use crate::StartError;
 use crate::config::Config;
+use crate::failures::Failures;
 use crate::identity::serving;
 use crate::node_network::AddressInterface;
 use crate::replicas::disk::is_full;
@@ -24,6 +25,9 @@ const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
 pub(crate) const OWN_CA: &str = "pki/yurthub-ca.crt";
 /// Its key, readable by root alone.
 const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
+
+/// Failure key: pods cannot reach the hub, or not at the address of the flags.
+const POD_ADDRESS: &str = "address for pods";
 
 /// Ports of a hub. Each has its own share of the open files, so that connections to one leave room for the others.
 const PORTS: usize = 6;
@@ -105,16 +109,20 @@ pub(crate) async fn main(config: &Config, inherited: &mut Inherited) -> Result<(
     ))
 }
 
-/// Binds the proxy's ports on the node's address for pods. If it cannot be created there are none, and pods get the other
-/// address. `tasks` keep the address.
+/// Binds the proxy's ports on the node's address for pods. If it cannot be created there are none, `failures` has the
+/// reason, and pods get the other address if they can reach it. `tasks` keep the address.
 pub(crate) async fn for_pods(
     config: &mut Config,
     upstreams: &Upstreams,
     inherited: &mut Inherited,
-    tasks: &TaskGroup,
+    (tasks, failures): (&TaskGroup, &Failures),
     unwritten: &mut Unwritten,
 ) -> Result<Vec<Server>, StartError> {
     let Some(network) = config.network.clone() else {
+        if !config.hub().is_for_pods() {
+            let why = format!("{}: --enable-dummy-if=false", without_own_address(config));
+            failures.refused(POD_ADDRESS, &why);
+        }
         return Ok(Vec::new());
     };
     let (address, wanted) = (network.address, network.clone());
@@ -128,14 +136,13 @@ pub(crate) async fn for_pods(
             tracing::warn!(why, %address, "No dummy interface; the address for pods is on lo");
         }
         Err(why) => {
-            tracing::warn!(
-                why,
-                "Failed to create the address for pods; serving on --bind-proxy-address only"
-            );
             config.hub_host = config.proxy_addr.ip();
             for port in network.ports {
                 inherited.close(SocketAddr::new(address, port));
             }
+            let effect = without_own_address(config);
+            let why = format!("{effect}, until the cause is removed and the hub is restarted: {why}");
+            failures.refused(POD_ADDRESS, &why);
             return Ok(Vec::new());
         }
     }
@@ -145,6 +152,15 @@ pub(crate) async fn for_pods(
     let secure = Server::bind_or_take(secure_addr, "--dummy-if-ip, --proxy-secure-port", inherited).await?;
     network.keep(tasks);
     Ok(vec![plain, encrypted_for_pods(config, upstreams, secure, unwritten)?])
+}
+
+/// Says which address pods connect to while the hub has none of its own for them.
+fn without_own_address(config: &Config) -> String {
+    let host = config.hub_host;
+    match config.hub().is_for_pods() {
+        true => format!("pods connect to --bind-proxy-address={host}"),
+        false => format!("pods connect to kube-apiserver, because they cannot reach --bind-proxy-address={host}"),
+    }
 }
 
 /// Issues a certificate of the hub's own CA. The CA is kept, because kubeconfigs of this node name it.

@@ -257,8 +257,7 @@ impl Wiring {
         let node = NodeFacts {
             node: config.node.clone(),
             pool: config.pool.clone(),
-            host: config.hub_host,
-            secure_port: config.secure_addr.port(),
+            hub: config.hub(),
             options: config.filters.options,
         };
         let tokens = self.tokens();

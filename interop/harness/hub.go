@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,12 +23,17 @@ const (
 	KubeProxyAgent = "kube-proxy/v1.36.3 (linux/amd64) interop"
 )
 
+// loopback is the address of everything, unless a test says otherwise. Pods could not reach a hub there.
+const loopback = "127.0.0.1"
+
 // Hub is a running (or killed) yurthub of one node, behind its own link to the cloud.
 type Hub struct {
 	// Node is the node's name.
 	Node string
 	// Link is its link to the cloud.
 	Link *Link
+	// ProxyAddress is the address of its proxy ports.
+	ProxyAddress string
 	// ProxyPort accepts plain HTTP from components of the node.
 	ProxyPort int
 	// SecurePort accepts HTTPS.
@@ -42,12 +48,12 @@ type Hub struct {
 
 // Proxy is the access of a node's component to the cloud through the hub: plain HTTP, no credentials.
 func (h *Hub) Proxy() Kubeconfig {
-	return Kubeconfig{Server: fmt.Sprintf("http://127.0.0.1:%d", h.ProxyPort)}
+	return Kubeconfig{Server: fmt.Sprintf("http://%s:%d", h.ProxyAddress, h.ProxyPort)}
 }
 
 // SecureProxy is the access of a node's component over HTTPS, with the CA and the token that the hub makes for them.
 func (h *Hub) SecureProxy() (Kubeconfig, error) {
-	k := Kubeconfig{Server: fmt.Sprintf("https://127.0.0.1:%d", h.SecurePort)}
+	k := Kubeconfig{Server: fmt.Sprintf("https://%s:%d", h.ProxyAddress, h.SecurePort)}
 	ca, err := os.ReadFile(filepath.Join(h.root(), "pki", "yurthub-ca.crt"))
 	if err != nil {
 		return k, err
@@ -110,7 +116,9 @@ type HubFlags struct {
 	Server string
 	// Coordinator is the URL of the coordinator, empty without one.
 	Coordinator string
-	// ProxyPort, SecurePort and ServePort are its ports on 127.0.0.1.
+	// ProxyAddress is the address of its proxy ports, 127.0.0.1 if empty.
+	ProxyAddress string
+	// ProxyPort, SecurePort and ServePort are its ports; the last one is on 127.0.0.1.
 	ProxyPort, SecurePort, ServePort int
 }
 
@@ -126,7 +134,7 @@ func (c *Cloud) HubArgs(f HubFlags) ([]string, error) {
 		"--bootstrap-mode=kubeletcertificate", "--kubeconfig=" + files.kubeconfig,
 		"--enable-dummy-if=false", fmt.Sprintf("--node-identity-uids=%d", os.Geteuid()),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--serve-port=%d", f.ServePort),
-		"--bind-proxy-address=127.0.0.1", fmt.Sprintf("--proxy-port=%d", f.ProxyPort), fmt.Sprintf("--proxy-secure-port=%d", f.SecurePort),
+		"--bind-proxy-address=" + cmp.Or(f.ProxyAddress, loopback), fmt.Sprintf("--proxy-port=%d", f.ProxyPort), fmt.Sprintf("--proxy-secure-port=%d", f.SecurePort),
 		"--root-dir=" + files.root, "--disk-cache-path=" + files.cache,
 	}
 	if f.Coordinator == "" {
@@ -153,9 +161,9 @@ func (c *Cloud) newHub(node, dir, coordinator string, options PoolOptions) (*Hub
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{Node: node, Link: link, ProxyPort: ports[0], SecurePort: ports[1], ServePort: ports[2]}
+	h := &Hub{Node: node, Link: link, ProxyAddress: cmp.Or(options.ProxyAddress, loopback), ProxyPort: ports[0], SecurePort: ports[1], ServePort: ports[2]}
 	args, err := c.HubArgs(HubFlags{Node: node, Pool: options.Name, Dir: dir, Server: link.URL(), Coordinator: coordinator,
-		ProxyPort: h.ProxyPort, SecurePort: h.SecurePort, ServePort: h.ServePort})
+		ProxyAddress: h.ProxyAddress, ProxyPort: h.ProxyPort, SecurePort: h.SecurePort, ServePort: h.ServePort})
 	if err != nil {
 		return nil, err
 	}

@@ -21,6 +21,8 @@ type PoolOptions struct {
 	HubEnv []string
 	// HubArgs are added to the flags of every hub.
 	HubArgs []string
+	// ProxyAddress is the address of every hub's proxy ports, 127.0.0.1 if empty.
+	ProxyAddress string
 	// MoreServers are further servers of the cloud in every hub's flags; the first one is behind its link.
 	MoreServers []string
 	// Relay lets the hubs relay for each other, on loopback.

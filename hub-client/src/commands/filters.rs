@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -74,7 +75,7 @@ pub struct ExplainFlags {
     host_network: Option<bool>,
     /// Address of the hub for pods.
     #[arg(long, default_value = "169.254.2.1")]
-    hub_host: String,
+    hub_host: IpAddr,
     /// HTTPS port of the hub.
     #[arg(long, default_value_t = 10268)]
     hub_port: u16,
@@ -145,7 +146,7 @@ impl ExplainFlags {
         });
         let context = FilterContext {
             hub: HubAddress {
-                host: &self.hub_host,
+                host: self.hub_host,
                 secure_port: self.hub_port,
             },
             node_name: &self.node,

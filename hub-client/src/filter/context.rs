@@ -9,7 +9,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 #[derive(Clone, Copy)]
 pub struct FilterContext<'a> {
     /// Address of the hub for clients on this node.
-    pub hub: HubAddress<'a>,
+    pub hub: HubAddress,
     /// Name of the Node this hub runs on.
     pub node_name: &'a str,
     /// Pool of this node.
@@ -24,9 +24,9 @@ pub struct FilterContext<'a> {
 
 /// Address of the hub for pods.
 #[derive(Clone, Copy, Debug)]
-pub struct HubAddress<'a> {
+pub struct HubAddress {
     /// IP address.
-    pub host: &'a str,
+    pub host: IpAddr,
     /// Port of the TLS listener.
     pub secure_port: u16,
 }
@@ -115,6 +115,17 @@ pub struct Inputs {
     pub host_network: bool,
     /// [`FilterContext::local_pods`], for each object those whose uid it names.
     pub local_pods: bool,
+}
+
+// === impl HubAddress ===
+
+impl HubAddress {
+    /// True if pods can connect to it. In a pod's network, loopback and unspecified addresses are the pod itself.
+    #[must_use]
+    pub fn is_for_pods(&self) -> bool {
+        let host = self.host.to_canonical();
+        !host.is_loopback() && !host.is_unspecified()
+    }
 }
 
 // === impl LocalPod ===

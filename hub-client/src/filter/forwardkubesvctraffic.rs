@@ -3,8 +3,7 @@
 //! So traffic to its cluster IP reaches the hub, and Pods continue while the cloud is away. The slice of that name, v1 or
 //! v1beta1, is changed if it has the hub's address family. Its port named `https` gets the hub's number.
 //!
-//! Hides nothing: a slice that cannot be read is kept. So is everything while the hub listens on a loopback address,
-//! which Pods cannot reach.
+//! Hides nothing: a slice that cannot be read is kept. So is everything while Pods cannot reach the hub's address.
 
 use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{Object, ResourceKind};
@@ -25,17 +24,20 @@ impl ObjectFilter for ForwardKubeServiceTraffic {
 
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let is_slice = matches!(Shape::of(kind), Some(Shape::Slice | Shape::SliceBeta));
-        let host = context.hub.host;
-        if !is_slice || !is_kubernetes(object) || is_loopback(host) {
+        if !is_slice || !is_kubernetes(object) || !context.hub.is_for_pods() {
             return Verdict::Keep;
         }
         let text = object.bytes();
         let json = Json::of(&text);
-        let family = if host.contains(':') { "IPv6" } else { "IPv4" };
+        let host = context.hub.host;
+        let family = if host.is_ipv6() { "IPv6" } else { "IPv4" };
         if json.text_at(&["addressType"]).as_deref() != Ok(family) {
             return Verdict::Keep;
         }
-        let endpoints = format!(r#"[{{"addresses":[{}],"conditions":{{"ready":true}}}}]"#, quote(host));
+        let endpoints = format!(
+            r#"[{{"addresses":[{}],"conditions":{{"ready":true}}}}]"#,
+            quote(&host.to_string())
+        );
         let ports = json
             .member("ports")
             .and_then(|ports| with_port(ports, context.hub.secure_port));
@@ -43,8 +45,4 @@ impl ObjectFilter for ForwardKubeServiceTraffic {
         members.extend(ports.as_deref().map(|ports| ("ports", ports)));
         json::verdict(kind, json.with(&members))
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    host.starts_with("127.") || host == "::1"
 }

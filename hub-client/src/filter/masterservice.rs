@@ -3,7 +3,7 @@
 //! The kubelet injects KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT from it. So pods with the in-cluster
 //! configuration connect to the hub and continue while the cloud is away.
 //!
-//! Hides nothing: a Service without a spec is kept.
+//! Hides nothing: a Service without a spec is kept. So is everything while pods cannot reach the hub's address.
 
 use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{Object, ResourceKind};
@@ -28,10 +28,10 @@ impl ObjectFilter for MasterService {
 
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let is_service = kind.group.is_empty() && kind.plural == "services";
-        if !is_service || !is_kubernetes(object) {
+        if !is_service || !is_kubernetes(object) || !context.hub.is_for_pods() {
             return Verdict::Keep;
         }
-        let host = quote(context.hub.host);
+        let host = quote(&context.hub.host.to_string());
         let hosts = format!("[{host}]");
         let edited = Json::of(&object.bytes()).edit_at(&["spec"], &|spec| {
             let ports = spec

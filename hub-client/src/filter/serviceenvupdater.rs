@@ -4,7 +4,7 @@
 //! KUBERNETES_SERVICE_PORT of containers. These get the hub's values; the search of a container ends once both were seen.
 //! Nothing is added, and init and ephemeral containers are not changed.
 //!
-//! Hides nothing: a Pod that cannot be read is kept.
+//! Hides nothing: a Pod that cannot be read is kept. So is everything while pods cannot reach the hub's address.
 
 use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{Object, ResourceKind};
@@ -25,11 +25,12 @@ impl ObjectFilter for ServiceEnvUpdater {
     }
 
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
-        if !kind.group.is_empty() || kind.plural != "pods" {
+        let is_pod = kind.group.is_empty() && kind.plural == "pods";
+        if !is_pod || !context.hub.is_for_pods() {
             return Verdict::Keep;
         }
         let values = [
-            (HOST, quote(context.hub.host)),
+            (HOST, quote(&context.hub.host.to_string())),
             (PORT, quote(&context.hub.secure_port.to_string())),
         ];
         let edited = Json::of(&object.bytes()).edit_at(&["spec", "containers"], &|containers| {

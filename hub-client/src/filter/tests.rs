@@ -1,5 +1,6 @@
 //! World of the filters' examples and rules.
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ mod sample;
 /// World of the tests. This node is e1; pool east has e1 and e2; each Service of namespace shop requests a topology.
 #[derive(Debug)]
 pub(super) struct World {
-    host: String,
+    host: IpAddr,
     node: String,
     pool: WorldPool,
     services: BTreeMap<&'static str, Option<&'static str>>,
@@ -68,7 +69,7 @@ impl World {
         };
         let east = json!({"name": "east", "members": ["e1", "e2"]});
         World {
-            host: context["host"].as_str().unwrap_or("169.254.2.1").to_owned(),
+            host: context["host"].as_str().unwrap_or("169.254.2.1").parse().unwrap(),
             node: context["node"].as_str().unwrap_or("e1").to_owned(),
             pool: WorldPool::of(context.get("pool").unwrap_or(&east)),
             services: services.into_iter().collect(),
@@ -96,7 +97,7 @@ impl World {
             }),
         };
         let hub = HubAddress {
-            host: &self.host,
+            host: self.host,
             secure_port: 10268,
         };
         FilterContext {

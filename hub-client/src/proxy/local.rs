@@ -223,6 +223,7 @@ mod tests {
     use yurt_test_support::TestDir;
 
     use super::*;
+    use crate::filter::HubAddress;
     use crate::filter::context::FilterOptions;
     use crate::health::CloudReach;
     use crate::proxy::authorize::decision::AccessVerdict;
@@ -255,8 +256,10 @@ mod tests {
         let node = NodeFacts {
             node: "n1".to_owned(),
             pool: String::new(),
-            host: IpAddr::from([127, 0, 0, 1]),
-            secure_port: 10268,
+            hub: HubAddress {
+                host: [169, 254, 2, 1].into(),
+                secure_port: 10268,
+            },
             options: FilterOptions::default(),
         };
         Local {

@@ -12,7 +12,7 @@ use yurt_test_support::eventually;
 use super::client::Client;
 use super::cloud::Cloud;
 use super::configuring::configure;
-use super::harness::TestHub;
+use super::harness::{HUB_OF_PODS, TestHub};
 use super::pool::Pool;
 
 const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
@@ -39,7 +39,7 @@ fn put_kubernetes(cloud: &Cloud) {
 /// True if the object is masterservice's view of default/kubernetes.
 fn is_rewritten(service: &Value) -> bool {
     assert_eq!(service["metadata"]["name"], "kubernetes");
-    service["spec"]["clusterIP"] == "127.0.0.1"
+    service["spec"]["clusterIP"] == HUB_OF_PODS
 }
 
 async fn sees_rewritten(client: &Client) -> bool {

@@ -9,7 +9,7 @@ use yurt_test_support::eventually;
 use super::client::{Answer, Client, request};
 use super::cloud::Cloud;
 use super::configuring::configure;
-use super::harness::TestHub;
+use super::harness::{HUB_OF_PODS, TestHub};
 
 const PODS: &str = "/api/v1/pods";
 const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
@@ -112,7 +112,7 @@ async fn every_read_of_the_kubelet_is_filtered_with_and_without_the_cloud() {
     assert_eq!(watch.told().await, "ADDED web");
     cloud.put("pods", pod("db"));
     let event = watch.next().await.unwrap();
-    assert_eq!((event.kind.as_str(), host_of(&event.object)), ("ADDED", "127.0.0.1"));
+    assert_eq!((event.kind.as_str(), host_of(&event.object)), ("ADDED", HUB_OF_PODS));
 
     for selection in [OWN_PODS, MAPS, ONE_MAP] {
         until_complete(&hub, selection).await;
@@ -192,7 +192,7 @@ async fn change_of_the_configuration_reaches_a_watch_of_the_cache() {
         watch.next().await.unwrap();
     }
     for (data, expected) in [
-        (json!({"serviceenvupdater": "flanneld"}), "127.0.0.1"),
+        (json!({"serviceenvupdater": "flanneld"}), HUB_OF_PODS),
         (json!({}), PUBLIC),
     ] {
         configure(&cloud, &data);
@@ -294,7 +294,7 @@ async fn filtered_get_shows_the_status_that_was_written_without_the_cloud() {
     }
     let seen = hub.kubelet().get(POD).await;
     assert_eq!(seen.header("yurt-stale"), Some("true"));
-    assert_eq!(host_of(&seen.json()), "127.0.0.1");
+    assert_eq!(host_of(&seen.json()), HUB_OF_PODS);
     let others = hub.component("flanneld").get(POD).await.json();
     assert_eq!(
         (host_of(&others), &others["status"]["phase"]),

@@ -16,7 +16,7 @@ use yurt_test_support::eventually;
 use super::client::{Answer, Client, request};
 use super::cloud::Cloud;
 use super::configuring::configure;
-use super::harness::TestHub;
+use super::harness::{HUB_OF_PODS, TestHub};
 
 const PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
@@ -141,7 +141,7 @@ async fn restamped(world: &Writable, hub: &TestHub) -> (Client, Value) {
             "spec": {"nodeName": "n1", "containers": []}}),
     );
     for (data, host) in [
-        (json!({"serviceenvupdater": "flanneld"}), "127.0.0.1"),
+        (json!({"serviceenvupdater": "flanneld"}), HUB_OF_PODS),
         (json!({}), PUBLIC),
     ] {
         configure(&world.cloud, &data);
@@ -232,7 +232,7 @@ async fn replacement_of_an_object_that_the_filters_change_is_refused() {
     let kubelet = hub.kubelet();
     // The object of a get, which no view has, and that of a list.
     let got = kubelet.get(POD).await.json();
-    for seen in [got, listed(&kubelet, "127.0.0.1").await] {
+    for seen in [got, listed(&kubelet, HUB_OF_PODS).await] {
         let refused = write(&kubelet, Method::PUT, POD, JSON, seen.to_string()).await;
         let status = refused.json();
         assert_eq!((refused.code, &status["reason"]), (422, &json!("Invalid")), "{status}");
@@ -262,7 +262,7 @@ async fn answer_to_a_write_shows_the_object_as_its_reader_sees_it() {
             assert_eq!(answer.header("content-type"), Some(accept));
             let text = String::from_utf8_lossy(&answer.expect(200)).into_owned();
             assert!(
-                text.contains("127.0.0.1") && !text.contains(PUBLIC),
+                text.contains(HUB_OF_PODS) && !text.contains(PUBLIC),
                 "{path} as {accept}: {text}"
             );
         }

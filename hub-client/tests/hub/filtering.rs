@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use yurt_test_support::eventually;
 
 use super::cloud::Cloud;
-use super::harness::TestHub;
+use super::harness::{HUB_OF_PODS, TestHub};
 
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -63,8 +63,8 @@ async fn kubelet_finds_the_kubernetes_service_at_the_hub() {
     let other = cloud.put("services", service(None));
     let hub = TestHub::start(&cloud, &[]).await;
     let mut expected = raw.clone();
-    expected["spec"]["clusterIP"] = "127.0.0.1".into();
-    expected["spec"]["clusterIPs"] = json!(["127.0.0.1"]);
+    expected["spec"]["clusterIP"] = HUB_OF_PODS.into();
+    expected["spec"]["clusterIPs"] = json!([HUB_OF_PODS]);
     expected["spec"]["ports"][0]["port"] = hub.secure_port().into();
     let kubelet = hub.kubelet();
     assert_eq!(
@@ -91,6 +91,36 @@ async fn kubelet_finds_the_kubernetes_service_at_the_hub() {
             raw
         );
         assert_eq!(raw_reader.watch(SERVICES).await.next().await.unwrap().object, raw);
+    }
+}
+
+#[tokio::test]
+async fn hub_without_an_address_for_pods_leaves_them_kube_apiservers_and_says_so() {
+    let cloud = Cloud::start().await;
+    let spec = json!({"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443}]});
+    let metadata = json!({"namespace": "default", "name": "kubernetes"});
+    let raw = cloud.put("services", json!({"metadata": metadata, "spec": spec}));
+    let mut hub = TestHub::start(&cloud, &["--bind-proxy-address=127.0.0.1"]).await;
+    assert_eq!(hub.kubelet().get(SERVICES).await.json()["items"], json!([raw]));
+    let why = hub.state().await["troubles"]["address for pods"]["why"].to_string();
+    assert!(
+        why.contains("kube-apiserver") && why.contains("--enable-dummy-if=false"),
+        "{why}"
+    );
+    // No interface has such a name, and none a multicast address.
+    for flag in [
+        "--enable-dummy-if=true",
+        "--dummy-if-name=no/name",
+        "--dummy-if-ip=ff02::5",
+    ] {
+        hub.set_flag(flag);
+    }
+    hub.restart().await;
+    hub.wait_until_complete().await;
+    assert_eq!(hub.kubelet().get(SERVICES).await.json()["items"], json!([raw]));
+    let why = hub.state().await["troubles"]["address for pods"]["why"].to_string();
+    for part in ["kube-apiserver", "restarted", "no dummy interface no/name"] {
+        assert!(why.contains(part), "{part} in {why}");
     }
 }
 

@@ -21,6 +21,8 @@ use super::cloud::Cloud;
 pub(crate) const NODE: &str = "n1";
 /// Its user in the cloud.
 pub(crate) const NODE_USER: &str = "system:node:n1";
+/// Address of every hub for its pods, although the tests connect to 127.0.0.1; not with flag `--bind-proxy-address`.
+pub(crate) const HUB_OF_PODS: &str = "192.0.2.1";
 /// Maximum attempts with new ports when another process took one.
 const TRIES: usize = 20;
 
@@ -295,7 +297,10 @@ async fn start(flags: &[String], chosen: &watch::Sender<Option<Ports>>) -> Resul
             .into_iter()
             .chain(flags.iter().cloned())
             .chain(numbers);
-        let config = Flags::try_parse_from(all).unwrap().check().unwrap();
+        let mut config = Flags::try_parse_from(all).unwrap().check().unwrap();
+        if !flags.iter().any(|flag| flag.starts_with("--bind-proxy-address=")) && config.network.is_none() {
+            config.hub_host = HUB_OF_PODS.parse().unwrap();
+        }
         chosen.send_replace(Some(ports));
         match Hub::start(config).await {
             Ok(hub) => return Ok((hub, ports)),

@@ -119,6 +119,36 @@ fn shared_object_is_not_changed() {
     assert_eq!(object.bytes(), text);
 }
 
+/// OpenYurt gives pods 127.0.0.1, which is the pod itself, if the hub has no address for them.
+#[test]
+fn no_filter_leads_pods_to_an_address_that_they_cannot_reach() {
+    let kubernetes = r#""metadata":{"namespace":"default","name":"kubernetes"}"#;
+    let service =
+        format!(r#"{{{kubernetes},"spec":{{"clusterIP":"10.96.0.1","ports":[{{"name":"https","port":443}}]}}}}"#);
+    let env = r#"[{"name":"KUBERNETES_SERVICE_HOST","value":"api.example.com"}]"#;
+    let pod = format!(r#"{{"metadata":{{"namespace":"shop","name":"p"}},"spec":{{"containers":[{{"env":{env}}}]}}}}"#);
+    let is_kept = |host: &str| {
+        let family = if host.contains(':') { "IPv6" } else { "IPv4" };
+        let slice = format!(r#"{{{kubernetes},"addressType":"{family}","endpoints":[],"ports":[]}}"#);
+        let world = World::of(&json!({ "host": host }));
+        [
+            ("masterservice", kind("", "services"), &service),
+            ("serviceenvupdater", kind("", "pods"), &pod),
+            ("forwardkubesvctraffic", kind(SLICES.0, SLICES.1), &slice),
+        ]
+        .map(|(name, kind, text)| {
+            let verdict = chain(&[name]).filter(kind, &object(kind, text), &world.context());
+            matches!(verdict, Verdict::Keep)
+        })
+    };
+    for host in ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"] {
+        assert_eq!(is_kept(host), [true; 3], "{host}");
+    }
+    for host in ["169.254.2.1", "192.0.2.1", "fd00::2:1"] {
+        assert_eq!(is_kept(host), [false; 3], "{host}");
+    }
+}
+
 #[test]
 fn inputs_of_a_chain_are_those_of_its_filters() {
     let inputs = |names: &[&str]| chain(names).inputs();

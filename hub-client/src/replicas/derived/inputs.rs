@@ -1,7 +1,6 @@
 //! Live inputs of the filters: Services, members of the pool, facts about the node.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -28,9 +27,7 @@ pub struct NodeFacts {
     /// Name of its pool; empty if it is in none.
     pub pool: String,
     /// Address of the hub for pods.
-    pub host: IpAddr,
-    /// Port of the HTTPS proxy.
-    pub secure_port: u16,
+    pub hub: HubAddress,
     /// Choices of the administrator.
     pub options: FilterOptions,
 }
@@ -39,7 +36,6 @@ pub struct NodeFacts {
 #[derive(Clone)]
 pub struct LiveInputs {
     node: Arc<NodeFacts>,
-    host: Arc<str>,
     data: Arc<PoolData>,
     services: Option<Arc<Replica>>,
     local_pods: watch::Receiver<Arc<LocalPods>>,
@@ -100,7 +96,6 @@ impl LiveInputs {
     pub fn new(node: NodeFacts, data: Arc<PoolData>, local_pods: watch::Receiver<Arc<LocalPods>>) -> Self {
         Self {
             local_pods,
-            host: node.host.to_string().into(),
             node: Arc::new(node),
             services: data.replicas().named(SERVICES),
             data,
@@ -135,10 +130,7 @@ impl LiveInputs {
         };
         let local_pods = self.local_pods.borrow().clone();
         look(&FilterContext {
-            hub: HubAddress {
-                host: &self.host,
-                secure_port: self.node.secure_port,
-            },
+            hub: self.node.hub,
             node_name: &self.node.node,
             pool,
             local_pods: &local_pods,
@@ -311,8 +303,10 @@ mod tests {
         let node = NodeFacts {
             node: "n1".to_owned(),
             pool: "p".to_owned(),
-            host: IpAddr::from([127, 0, 0, 1]),
-            secure_port: 10268,
+            hub: HubAddress {
+                host: [169, 254, 2, 1].into(),
+                secure_port: 10268,
+            },
             options: FilterOptions::default(),
         };
         let inputs = LiveInputs::new(node, data.clone(), watch::Sender::default().subscribe());

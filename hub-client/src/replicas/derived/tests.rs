@@ -1,7 +1,5 @@
 //! Number, life and memory of views, on paused time.
 
-use std::net::IpAddr;
-
 use futures_util::FutureExt as _;
 use yurt_apimachinery::Object;
 use yurt_collection::Limits;
@@ -11,6 +9,7 @@ use yurt_test_support::TestDir;
 
 use super::inputs::NodeFacts;
 use super::*;
+use crate::filter::HubAddress;
 use crate::filter::context::FilterOptions;
 use crate::filter::masterservice::MasterService;
 use crate::replicas::PoolData;
@@ -37,8 +36,10 @@ impl World {
         let node = NodeFacts {
             node: "n1".to_owned(),
             pool: String::new(),
-            host: IpAddr::from([127, 0, 0, 1]),
-            secure_port: 10268,
+            hub: HubAddress {
+                host: [169, 254, 2, 1].into(),
+                secure_port: 10268,
+            },
             options: FilterOptions::default(),
         };
         let local_pods = tokio::sync::watch::Sender::default().subscribe();
