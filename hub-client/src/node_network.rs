@@ -9,9 +9,11 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use yurt_runtime::TaskGroup;
@@ -20,6 +22,11 @@ use rules::{Call, LOOPBACK, Link};
 
 /// Interval at which the network is compared with the desired one, as upstream does.
 const ENSURE_EVERY: Duration = Duration::from_secs(60);
+
+/// Maximum time for one program; it is killed then. Longer than iptables waits for its lock.
+const PROGRAM_MAX: Duration = Duration::from_secs(10);
+/// Seconds that iptables waits for the lock of other programs.
+const LOCK_SECONDS: &str = "5";
 
 /// Desired network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,20 +158,18 @@ impl NodeNetwork {
 
     fn ensure_rules(&self, programs: &dyn Programs) -> Result<(), String> {
         let iptables = self.iptables();
-        match programs.run(iptables, &list(), "") {
+        // A kernel may lack what the installed iptables needs.
+        let why = match programs.run(iptables, &list(), "") {
             Ok(present) => return all(programs, iptables, &waiting(self.iptables_changes(&present))),
-            Err(ProgramError::Missing) => {}
-            Err(ProgramError::Failed(why)) => return Err(why),
-        }
-        if programs
-            .run("nft", &self.nft_list(), "")
-            .is_ok_and(|present| present.contains(&self.address.to_string()))
-        {
+            Err(error) => error.text(iptables),
+        };
+        let present = programs.run("nft", &self.nft_list(), "");
+        if present.is_ok_and(|present| self.is_nft_table(&present)) {
             return Ok(());
         }
         let made = programs.run("nft", &["-f".to_owned(), "-".to_owned()], &self.nft_script());
         made.map(drop)
-            .map_err(|error| format!("neither {iptables} nor nft works: {}", error.text("nft")))
+            .map_err(|error| format!("{why}, and {}", error.text("nft")))
     }
 
     fn cleanup_with(&self, programs: &dyn Programs) -> Result<(), NetworkError> {
@@ -190,11 +195,17 @@ impl NodeNetwork {
 
 /// Lists the rules of the filter table; `-w` waits for the lock of other programs.
 fn list() -> Call {
-    ["-w", "-S"].map(str::to_owned).to_vec()
+    ["-w", LOCK_SECONDS, "-S"].map(str::to_owned).to_vec()
 }
 
 fn waiting(calls: Vec<Call>) -> Vec<Call> {
-    let with_lock = |call: Call| std::iter::once("-w".to_owned()).chain(call).collect();
+    let with_lock = |call: Call| {
+        ["-w", LOCK_SECONDS]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(call)
+            .collect()
+    };
     calls.into_iter().map(with_lock).collect()
 }
 
@@ -229,6 +240,13 @@ impl ProgramError {
 
 impl Programs for Installed {
     fn run(&self, program: &str, call: &[String], input: &str) -> Result<String, ProgramError> {
+        Self::run_within(PROGRAM_MAX, program, call, input)
+    }
+}
+
+impl Installed {
+    /// Runs the program; after `limit` it fails, and the program is killed.
+    fn run_within(limit: Duration, program: &str, call: &[String], input: &str) -> Result<String, ProgramError> {
         let failed = |why: String| ProgramError::Failed(format!("{program} {}: {why}", call.join(" ")));
         let of_io = |error: io::Error| match error.kind() {
             ErrorKind::NotFound => ProgramError::Missing,
@@ -245,10 +263,39 @@ impl Programs for Installed {
             // A program that reads nothing closes it first, which is no failure.
             let _ = stdin.write_all(input.as_bytes());
         }
-        let output = child.wait_with_output().map_err(of_io)?;
+        let output = end_of(child, limit).map_err(of_io)?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
         }
     }
+}
+
+/// Waits for the end of a program, and kills it after `limit`.
+fn end_of(mut child: Child, limit: Duration) -> io::Result<Output> {
+    let outputs = (child.stdout.take(), child.stderr.take());
+    let (ended, end) = mpsc::sync_channel(1);
+    // Not joined: a child of the killed program may keep its outputs open.
+    thread::Builder::new().spawn(move || ended.send(read(outputs)))?;
+    let Ok(outputs) = end.recv_timeout(limit) else {
+        child.kill()?;
+        child.wait()?;
+        let why = format!("did not end within {limit:?}");
+        return Err(io::Error::new(ErrorKind::TimedOut, why));
+    };
+    let (stdout, stderr) = outputs?;
+    let status = child.wait()?;
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Reads both outputs. The messages of these programs are short, so they do not block on the second one.
+fn read((stdout, stderr): (Option<ChildStdout>, Option<ChildStderr>)) -> io::Result<(Vec<u8>, Vec<u8>)> {
+    let (mut output, mut messages) = (Vec::new(), Vec::new());
+    if let Some(mut stdout) = stdout {
+        stdout.read_to_end(&mut output)?;
+    }
+    if let Some(mut stderr) = stderr {
+        stderr.read_to_end(&mut messages)?;
+    }
+    Ok((output, messages))
 }

@@ -12,6 +12,8 @@ const BASES: [&str; 2] = ["INPUT", "OUTPUT"];
 const TABLE: &str = "yurthub";
 /// Loopback, for kernels without dummy interfaces.
 pub(super) const LOOPBACK: &str = "lo";
+/// Label of the hub's address there. The kernel keeps one for each IPv4 address.
+const LABEL: &str = "lo:yurthub";
 
 /// Arguments of one call.
 pub(super) type Call = Vec<String>;
@@ -21,6 +23,8 @@ pub(super) type Call = Vec<String>;
 pub(super) struct Link {
     pub(super) is_up: bool,
     pub(super) addresses: Vec<IpAddr>,
+    /// Those with the hub's label.
+    pub(super) labelled: Vec<IpAddr>,
 }
 
 // === impl Link ===
@@ -36,9 +40,11 @@ impl Link {
                 .skip_while(|word| !matches!(*word, "inet" | "inet6"));
             words.nth(1)?.split('/').next()?.parse().ok()
         };
+        let is_labelled = |line: &&str| line.split([' ', '\\']).any(|word| word == LABEL);
         Self {
             is_up: flags.split(',').any(|flag| flag == "UP"),
             addresses: addresses.lines().filter_map(address).collect(),
+            labelled: addresses.lines().filter(is_labelled).filter_map(address).collect(),
         }
     }
 }
@@ -49,7 +55,7 @@ fn call(words: &[&str]) -> Call {
 
 impl NodeNetwork {
     fn prefix(&self) -> String {
-        format!("{}/{}", self.address, if self.address.is_ipv4() { 32 } else { 128 })
+        host_prefix(&self.address)
     }
 
     /// True for an address that the hub's interface must not have. Link-local addresses of IPv6 are the kernel's.
@@ -75,9 +81,7 @@ impl NodeNetwork {
             return vec![add, self.add_address(name), call(&["link", "set", "dev", name, "up"])];
         };
         let stale = present.addresses.iter().filter(|address| self.is_stale(address));
-        let mut calls: Vec<Call> = stale
-            .map(|address| call(&["addr", "del", &host_prefix(address), "dev", name]))
-            .collect();
+        let mut calls: Vec<Call> = stale.map(|address| remove_address(address, name)).collect();
         if !present.addresses.contains(&self.address) {
             calls.push(self.add_address(name));
         }
@@ -87,11 +91,16 @@ impl NodeNetwork {
         calls
     }
 
-    /// The same on loopback, whose other addresses are not the hub's.
+    /// The same on loopback, where the hub's former addresses are those with its label.
     pub(super) fn loopback_changes(&self, present: &Link) -> Vec<Call> {
-        let mut calls = Vec::new();
+        let stale = present.labelled.iter().filter(|address| self.is_stale(address));
+        let mut calls: Vec<Call> = stale.map(|address| remove_address(address, LOOPBACK)).collect();
         if !present.addresses.contains(&self.address) {
-            calls.push(self.add_address(LOOPBACK));
+            let mut add = self.add_address(LOOPBACK);
+            if self.address.is_ipv4() {
+                add.extend(call(&["label", LABEL]));
+            }
+            calls.push(add);
         }
         calls
     }
@@ -102,9 +111,12 @@ impl NodeNetwork {
         if own.is_some() {
             calls.push(call(&["link", "del", "dev", &self.interface]));
         }
-        if loopback.addresses.contains(&self.address) && !self.address.is_loopback() {
-            calls.push(call(&["addr", "del", &self.prefix(), "dev", LOOPBACK]));
-        }
+        let is_own = |address: &&IpAddr| **address == self.address || loopback.labelled.contains(address);
+        let own = loopback.addresses.iter().filter(is_own);
+        calls.extend(
+            own.filter(|address| !address.is_loopback())
+                .map(|address| remove_address(address, LOOPBACK)),
+        );
         calls
     }
 
@@ -169,17 +181,34 @@ impl NodeNetwork {
         if self.address.is_ipv4() { "ip" } else { "ip6" }
     }
 
-    /// Call of nft that prints the hub's table.
+    /// Call of nft that prints the hub's table, with numbers instead of names.
     pub(super) fn nft_list(&self) -> Call {
-        call(&["list", "table", self.family(), TABLE])
+        call(&["-nn", "list", "table", self.family(), TABLE])
+    }
+
+    /// True if the hub's table as printed is the desired one.
+    pub(super) fn is_nft_table(&self, present: &str) -> bool {
+        let lines = |text: &str| -> Vec<String> {
+            let lines = text.lines().map(|line| line.trim().to_owned());
+            lines.filter(|line| !line.is_empty()).collect()
+        };
+        lines(present) == lines(&self.nft_table())
     }
 
     /// Script of nft that makes the table, replacing an older one in the same transaction.
     pub(super) fn nft_script(&self) -> String {
+        let (family, table) = (self.family(), self.nft_table());
+        format!("table {family} {TABLE}\ndelete table {family} {TABLE}\n{table}")
+    }
+
+    /// The table as nft prints it, but for empty lines. In a set, the numbers are in order.
+    fn nft_table(&self) -> String {
         let (family, address) = (self.family(), self.address);
-        let ports = self.ports.map(|port| port.to_string()).join(", ");
+        let mut ports = self.ports;
+        ports.sort_unstable();
+        let ports = ports.map(|port| port.to_string()).join(", ");
         format!(
-            "table {family} {TABLE}\ndelete table {family} {TABLE}\ntable {family} {TABLE} {{\n\
+            "table {family} {TABLE} {{\n\
              \tchain input {{\n\t\ttype filter hook input priority -10; policy accept;\n\
              \t\t{family} daddr {address} tcp dport {{ {ports} }} accept\n\t}}\n\
              \tchain output {{\n\t\ttype filter hook output priority -10; policy accept;\n\
@@ -195,6 +224,10 @@ impl NodeNetwork {
 
 fn rule_prefix() -> String {
     format!("-A {CHAIN} ")
+}
+
+fn remove_address(address: &IpAddr, interface: &str) -> Call {
+    call(&["addr", "del", &host_prefix(address), "dev", interface])
 }
 
 fn host_prefix(address: &IpAddr) -> String {

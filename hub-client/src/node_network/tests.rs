@@ -1,6 +1,6 @@
 //! Plans of the dummy address and of the NAT rules, played on recorded answers of the system's programs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
@@ -15,9 +15,11 @@ fn desired(address: &str) -> NodeNetwork {
     }
 }
 
-type Links = BTreeMap<String, (bool, BTreeSet<String>)>;
+/// Whether an interface is up, and its addresses with their labels.
+type Interface = (bool, BTreeMap<String, String>);
+type Links = BTreeMap<String, Interface>;
 
-fn of<'a>(links: &'a mut Links, name: &str) -> Result<&'a mut (bool, BTreeSet<String>), &'static str> {
+fn of<'a>(links: &'a mut Links, name: &str) -> Result<&'a mut Interface, &'static str> {
     links.get_mut(name).ok_or("does not exist")
 }
 
@@ -31,6 +33,8 @@ struct Machine {
     changes: Mutex<Vec<String>>,
     has_no_dummy: bool,
     has_no_iptables: bool,
+    /// True if iptables is installed and the kernel has no table for it.
+    has_no_ip_tables: bool,
 }
 
 // === impl Machine ===
@@ -38,7 +42,10 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let machine = Self::default();
-        let loopback = (true, BTreeSet::from(["127.0.0.1/8".to_owned()]));
+        let loopback = (
+            true,
+            BTreeMap::from(["127.0.0.1/8", "192.0.2.7/32"].map(|address| (address.to_owned(), "lo".to_owned()))),
+        );
         machine.links.lock().insert(LOOPBACK.to_owned(), loopback);
         let foreign = [
             "-P INPUT DROP",
@@ -52,7 +59,7 @@ impl Machine {
     }
 
     fn state(&self) -> (Vec<String>, String, Vec<String>) {
-        let tables = self.tables.lock().keys().cloned().collect();
+        let tables = self.tables.lock().values().cloned().collect();
         (self.rules.lock().clone(), format!("{:?}", self.links.lock()), tables)
     }
 
@@ -72,8 +79,9 @@ impl Machine {
                 return Ok(format!("5: {name}: <BROADCAST,{flags}> mtu 1500"));
             }
             ["-o", "addr", "show", "dev", name] => {
-                let line =
-                    |one: &String| format!("5: {name}    inet {one} scope global {name}\\       valid_lft forever\n");
+                let line = |(one, label): (&String, &String)| {
+                    format!("5: {name}    inet {one} scope global {label}\\       valid_lft forever\n")
+                };
                 return Ok(of(&mut links, name)?.1.iter().map(line).collect());
             }
             ["link", "add", "name", _, "type", "dummy"] if self.has_no_dummy => return Err("Unknown device type."),
@@ -84,13 +92,19 @@ impl Machine {
                 links.remove(*name).ok_or("does not exist")?;
             }
             ["link", "set", "dev", name, "up"] => of(&mut links, name)?.0 = true,
-            ["addr", "add", address, "dev", name, ..] => {
-                let is_new = of(&mut links, name)?.1.insert((*address).to_owned());
-                is_new.then_some(()).ok_or("File exists")?;
+            ["addr", "add", address, "dev", name, options @ ..] => {
+                let label = match options {
+                    ["label", label] => label,
+                    _ => name,
+                };
+                let former = of(&mut links, name)?
+                    .1
+                    .insert((*address).to_owned(), (*label).to_owned());
+                former.is_none().then_some(()).ok_or("File exists")?;
             }
             ["addr", "del", address, "dev", name] => {
                 let was = of(&mut links, name)?.1.remove(*address);
-                was.then_some(()).ok_or("Cannot assign requested address")?;
+                was.map(drop).ok_or("Cannot assign requested address")?;
             }
             other => panic!("unexpected call of ip: {other:?}"),
         }
@@ -100,12 +114,16 @@ impl Machine {
     fn iptables(&self, call: &[&str]) -> Result<String, &'static str> {
         let mut rules = self.rules.lock();
         assert_eq!(call[0], "-w", "without the lock another program's change may be lost");
-        match &call[1..] {
+        assert_eq!(call[1], "5", "a lock that is held must not hold up the hub");
+        if self.has_no_ip_tables {
+            return Err("can't initialize iptables table `filter'");
+        }
+        match &call[2..] {
             ["-S"] => return Ok(rules.join("\n") + "\n"),
             ["-N", chain] => rules.push(format!("-N {chain}")),
             ["-F", chain] => rules.retain(|rule| !rule.starts_with(&format!("-A {chain} "))),
             ["-X", chain] => rules.retain(|rule| *rule != format!("-N {chain}")),
-            ["-A", ..] => rules.push(call[1..].join(" ")),
+            ["-A", ..] => rules.push(call[2..].join(" ")),
             ["-I", base, "1", "-j", chain] => rules.insert(2, format!("-A {base} -j {chain}")),
             ["-D", base, "-j", chain] => rules.retain(|rule| *rule != format!("-A {base} -j {chain}")),
             other => panic!("unexpected call of iptables: {other:?}"),
@@ -116,9 +134,13 @@ impl Machine {
     fn nft(&self, call: &[&str], input: &str) -> Result<String, &'static str> {
         let mut tables = self.tables.lock();
         match call {
-            ["list", "table", "ip", "yurthub"] => return tables.get("yurthub").cloned().ok_or("No such file"),
+            ["-nn", "list", "table", "ip", "yurthub"] => return tables.get("yurthub").cloned().ok_or("No such file"),
             ["-f", "-"] => {
-                tables.insert("yurthub".to_owned(), input.to_owned());
+                let table = input
+                    .strip_prefix("table ip yurthub\ndelete table ip yurthub\n")
+                    .expect("the former table must go in the same transaction");
+                // nft prints an empty line between chains.
+                tables.insert("yurthub".to_owned(), table.replace("\t}\n\tchain", "\t}\n\n\tchain"));
             }
             ["delete", "table", "ip", "yurthub"] => {
                 tables.remove("yurthub").ok_or("No such file")?;
@@ -148,10 +170,12 @@ impl Programs for Machine {
 
 #[test]
 fn network_is_made_once_and_removed_without_a_trace() {
-    for (has_no_dummy, has_no_iptables) in [(false, false), (false, true), (true, false), (true, true)] {
+    for lacks in 0..8 {
+        let has_no_dummy = lacks & 1 != 0;
         let machine = Machine {
             has_no_dummy,
-            has_no_iptables,
+            has_no_iptables: lacks & 2 != 0,
+            has_no_ip_tables: lacks & 4 != 0,
             ..Machine::new()
         };
         let (before, own) = (machine.state(), desired("169.254.2.1"));
@@ -176,18 +200,54 @@ fn network_is_made_once_and_removed_without_a_trace() {
 }
 
 #[test]
-fn another_address_replaces_the_former_one_and_its_rules() {
-    let machine = Machine::new();
-    desired("169.254.2.1").ensure_with(&machine).unwrap();
-    desired("169.254.2.9").ensure_with(&machine).unwrap();
-    let (rules, links, _) = machine.state();
-    assert!(
-        !links.contains("169.254.2.1/32") && links.contains("169.254.2.9/32"),
-        "{links}"
-    );
-    let own: Vec<&String> = rules.iter().filter(|rule| rule.starts_with("-A YURTHUB")).collect();
-    assert_eq!(own.len(), 4);
-    assert!(own.iter().all(|rule| rule.contains("169.254.2.9/32")), "{own:?}");
+fn another_address_or_port_replaces_the_former_one_and_its_rules() {
+    let flags = |address, port| NodeNetwork {
+        ports: [port, 10268],
+        ..desired(address)
+    };
+    // The address of the second one begins the first one's.
+    let each = [
+        flags("169.254.2.15", 10261),
+        flags("169.254.2.1", 10261),
+        flags("169.254.2.1", 10271),
+    ];
+    for (has_no_dummy, has_no_iptables) in [(false, false), (true, true)] {
+        let machine = Machine {
+            has_no_dummy,
+            has_no_iptables,
+            ..Machine::new()
+        };
+        for own in &each {
+            own.ensure_with(&machine).unwrap();
+            let fresh = Machine {
+                has_no_dummy,
+                has_no_iptables,
+                ..Machine::new()
+            };
+            own.ensure_with(&fresh).unwrap();
+            assert_eq!(machine.state(), fresh.state(), "{own:?}");
+        }
+    }
+}
+
+#[test]
+fn cleanup_finds_a_former_address_on_loopback() {
+    let machine = Machine {
+        has_no_dummy: true,
+        ..Machine::new()
+    };
+    let before = machine.state();
+    desired("169.254.2.15").ensure_with(&machine).unwrap();
+    desired("169.254.2.1").cleanup_with(&machine).unwrap();
+    assert_eq!(machine.state(), before);
+}
+
+#[test]
+fn program_that_does_not_end_is_killed() {
+    let limit = Duration::from_millis(100);
+    let error = Installed::run_within(limit, "sleep", &["3600".to_owned()], "").unwrap_err();
+    let text = error.text("sleep");
+    assert!(text.contains("sleep 3600: did not end within 100ms"), "{text}");
 }
 
 #[test]
@@ -198,7 +258,7 @@ fn rules_of_others_stay_and_a_lost_jump_returns() {
     machine.rules.lock().retain(|rule| rule != "-A INPUT -j YURTHUB");
     machine.take_changes();
     own.ensure_with(&machine).unwrap();
-    assert_eq!(machine.take_changes(), ["iptables -w -I INPUT 1 -j YURTHUB"]);
+    assert_eq!(machine.take_changes(), ["iptables -w 5 -I INPUT 1 -j YURTHUB"]);
     assert!(machine.rules.lock().iter().any(|rule| rule == "-A OTHER -j DROP"));
 }
 
@@ -211,6 +271,21 @@ fn kernel_without_dummy_interfaces_gets_the_address_on_loopback() {
     let place = desired("169.254.2.1").ensure_with(&machine).unwrap();
     assert!(matches!(place, AddressInterface::Loopback(why) if why.contains("Unknown device type")));
     assert!(machine.state().1.contains("169.254.2.1/32") && machine.state().1.contains("127.0.0.1/8"));
+}
+
+#[test]
+fn kernel_without_the_tables_of_iptables_gets_the_table_of_nft() {
+    let machine = Machine {
+        has_no_ip_tables: true,
+        ..Machine::new()
+    };
+    desired("169.254.2.1").ensure_with(&machine).unwrap();
+    let (_, _, tables) = machine.state();
+    assert_eq!(tables.len(), 1);
+    assert!(
+        tables[0].contains("ip daddr 169.254.2.1 tcp dport { 10261, 10268 } accept"),
+        "{tables:?}"
+    );
 }
 
 #[test]
@@ -251,42 +326,134 @@ fn addresses_of_others_are_refused() {
     }
 }
 
-/// Runs the real `ip` in a network namespace of its own, which needs root.
+/// The real programs in a network namespace, which needs root. They find no program `lacks`.
+struct Inside {
+    namespace: &'static str,
+    lacks: &'static str,
+    /// Changes so far.
+    changes: Mutex<Vec<String>>,
+}
+
+// === impl Inside ===
+
+impl Inside {
+    /// `None`, with a line about it, if a namespace cannot be made or `needed` is not installed.
+    fn new(namespace: &'static str, needed: &str, lacks: &'static str) -> Option<Self> {
+        let inside = Self {
+            namespace,
+            lacks,
+            changes: Mutex::default(),
+        };
+        let _ = inside.netns("delete");
+        let installed = Installed.run(needed, &["--version".to_owned()], "");
+        let made = match installed {
+            Err(ProgramError::Missing) => Err(ProgramError::Missing.text(needed)),
+            _ => inside.netns("add"),
+        };
+        if let Err(why) = &made {
+            #[expect(clippy::print_stderr)]
+            {
+                eprintln!("SKIPPED, needs root, iproute2 and {needed}: {why}");
+            }
+        }
+        made.ok().map(|()| inside)
+    }
+
+    fn netns(&self, verb: &str) -> Result<(), String> {
+        let made = Installed.run("ip", &["netns", verb, self.namespace].map(str::to_owned), "");
+        made.map(drop).map_err(|error| error.text("ip"))
+    }
+
+    /// Changes since the last call, without those that a kernel without dummy interfaces refuses each time.
+    fn take_changes(&self) -> Vec<String> {
+        let mut changes = std::mem::take(&mut *self.changes.lock());
+        changes.retain(|change| !change.ends_with("type dummy"));
+        changes
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = self.netns("delete");
+    }
+}
+
+impl Programs for Inside {
+    fn run(&self, program: &str, call: &[String], input: &str) -> Result<String, ProgramError> {
+        if program == self.lacks {
+            return Err(ProgramError::Missing);
+        }
+        if !call.iter().any(|word| matches!(word.as_str(), "show" | "-S" | "list")) {
+            self.changes.lock().push(format!("{program} {}", call.join(" ")));
+        }
+        let inside = ["netns", "exec", self.namespace, program].map(str::to_owned);
+        let call: Vec<String> = inside.into_iter().chain(call.iter().cloned()).collect();
+        Installed.run("ip", &call, input)
+    }
+}
+
 #[test]
 fn real_programs_make_and_remove_the_address() {
-    struct Inside;
-    impl Programs for Inside {
-        fn run(&self, program: &str, call: &[String], input: &str) -> Result<String, ProgramError> {
-            let inside = ["netns", "exec", NAMESPACE, program].map(str::to_owned);
-            let call: Vec<String> = inside.into_iter().chain(call.iter().cloned()).collect();
-            Installed.run("ip", &call, input)
-        }
-    }
-    const NAMESPACE: &str = "yurthub-test-network";
-    let netns = |verb: &str| Installed.run("ip", &["netns", verb, NAMESPACE].map(str::to_owned), "");
-    let _ = netns("delete");
-    if let Err(error) = netns("add") {
-        #[expect(clippy::print_stderr)]
-        {
-            eprintln!("skipped, needs root and iproute2: {}", error.text("ip"));
-        }
+    let Some(inside) = Inside::new("yurthub-test-network", "ip", "") else {
         return;
-    }
+    };
     let own = NodeNetwork {
         accepts: false,
         ..desired("169.254.2.1")
     };
-    let (first, second) = (own.ensure_with(&Inside), own.ensure_with(&Inside));
-    let holders = [own.interface.as_str(), LOOPBACK].map(|name| link(&Inside, name));
-    let has = |link: &Option<Link>| link.as_ref().is_some_and(|link| link.addresses.contains(&own.address));
-    let made = holders.iter().filter(|link| has(link)).count();
-    let removed = own.cleanup_with(&Inside);
-    let left = [own.interface.as_str(), LOOPBACK]
-        .map(|name| link(&Inside, name))
-        .iter()
-        .any(has);
-    let _ = netns("delete");
-    assert_eq!(first.unwrap(), second.unwrap());
-    removed.unwrap();
-    assert_eq!((made, left), (1, false));
+    let holders = || {
+        let links = [own.interface.as_str(), LOOPBACK].map(|name| link(&inside, name).unwrap_or_default());
+        links
+            .iter()
+            .filter(|link| link.addresses.contains(&own.address))
+            .count()
+    };
+    let (first, second) = (own.ensure_with(&inside).unwrap(), own.ensure_with(&inside).unwrap());
+    assert_eq!((first, holders()), (second, 1));
+    own.cleanup_with(&inside).unwrap();
+    assert_eq!(holders(), 0);
+}
+
+#[test]
+fn real_firewalls_have_the_rules_of_the_present_flags_until_the_cleanup() {
+    let firewalls = [
+        ("yurthub-test-iptables", "iptables", "nft", ["-w", "-S"].as_slice()),
+        ("yurthub-test-nft", "nft", "iptables", &["list", "ruleset"]),
+    ];
+    for (namespace, firewall, lacks, list) in firewalls {
+        let Some(inside) = Inside::new(namespace, firewall, lacks) else {
+            continue;
+        };
+        let list: Call = list.iter().map(|word| (*word).to_owned()).collect();
+        let listed = || {
+            inside
+                .run(firewall, &list, "")
+                .map_err(|error| error.text(firewall))
+                .unwrap()
+        };
+        let before = listed();
+        for (address, port, gone) in [
+            ("169.254.2.15", 10261, ""),
+            ("169.254.2.1", 10261, "169.254.2.15"),
+            ("169.254.2.1", 10271, "10261"),
+        ] {
+            let own = NodeNetwork {
+                ports: [port, 10268],
+                ..desired(address)
+            };
+            own.ensure_with(&inside).unwrap();
+            let rules = listed();
+            let has = |part: &str| rules.contains(part);
+            assert!(
+                has(address) && has(&port.to_string()) && has("10268"),
+                "{firewall}: {rules}"
+            );
+            assert!(gone.is_empty() || !has(gone), "{firewall}: {rules}");
+            inside.take_changes();
+            own.ensure_with(&inside).unwrap();
+            assert_eq!(inside.take_changes(), [""; 0], "{firewall}: {rules}");
+        }
+        desired("169.254.2.1").cleanup_with(&inside).unwrap();
+        assert_eq!(listed(), before, "{firewall}");
+    }
 }
