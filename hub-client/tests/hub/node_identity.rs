@@ -18,7 +18,7 @@ const SECRET: &str = "/api/v1/namespaces/shop/secrets/db";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 const TOKENS: &str = "/api/v1/namespaces/shop/serviceaccounts/robot/token";
 /// A uid that owns nothing.
-const NOBODY: u32 = 65534;
+pub(super) const NOBODY: u32 = 65534;
 
 /// Sends these bytes from a separate process and returns the answer. Only root may choose the process's uid.
 async fn said_by(uid: Option<u32>, port: u16, request: String) -> String {
