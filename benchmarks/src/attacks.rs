@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use http::Method;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -122,10 +122,10 @@ async fn measure_all(system: &SystemUnderTest, session: &Session, scale: Scale) 
         }
     }
     let limits = format!("p99 {P99_TIMES_MAX}x, RSS +{RSS_GROWTH_MAX} MiB, no renewal lost");
-    match over.as_slice() {
-        [] => println!("\nEvery attack is within the limits: {limits}."),
-        over => println!("\nBeyond the limits ({limits}): {}.", over.join(", ")),
+    if !over.is_empty() {
+        bail!("beyond the limits ({limits}): {}", over.join(", "));
     }
+    println!("\nEvery attack is within the limits: {limits}.");
     Ok(())
 }
 
