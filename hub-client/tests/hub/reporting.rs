@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
+use yurt_apimachinery::watch::EventType;
+use yurt_codec::protobuf::{self, Envelope};
 use yurt_runtime::http::respond;
 
 use super::cloud::Cloud;
@@ -168,6 +170,42 @@ async fn number_of_a_coordinator_never_reaches_the_cloud() {
     let seen = cloud.seen(SERVICES);
     let reached = seen.iter().filter_map(|seen| seen.query.as_deref());
     assert_eq!(reached.filter(|query| query.contains(&foreign)).count(), 0);
+}
+
+#[tokio::test]
+async fn error_event_is_a_frame_of_the_encoding_of_its_watch() {
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let cloud = Cloud::start().await;
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let foreign = format!("{SERVICES}?watch=1&resourceVersion={}", 1_u64 << 62);
+    for client in [hub.kubelet(), hub.component("flanneld")] {
+        let watch = async |accept: &str| client.get_with(&foreign, &[("accept", accept)]).await;
+        let answer = watch("application/json").await;
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+        let event: Value = serde_json::from_slice(answer.body.strip_suffix(b"\n").unwrap()).unwrap();
+        assert_eq!(
+            (&event["type"], &event["object"]["code"]),
+            (&json!("ERROR"), &json!(410))
+        );
+        let answer = watch(PROTOBUF).await;
+        let content_type = format!("{PROTOBUF};stream=watch");
+        assert_eq!(answer.header("content-type"), Some(content_type.as_str()));
+        let at = answer.body.windows(4).position(|bytes| bytes == protobuf::PREFIX);
+        let body = &answer.body[at.expect("the object must have an envelope")..];
+        assert_eq!(
+            answer.body,
+            protobuf::frame(EventType::Error, body),
+            "one frame and no more"
+        );
+        let envelope = Envelope::parse(body).unwrap();
+        let status = protobuf::decode(envelope.message().unwrap(), envelope.raw).unwrap();
+        let status: Value = serde_json::from_slice(&status).unwrap();
+        assert_eq!(
+            (envelope.kind, &status["code"], &status["reason"]),
+            ("Status", &json!(410), &json!("Expired"))
+        );
+    }
 }
 
 #[tokio::test]
