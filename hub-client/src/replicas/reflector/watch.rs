@@ -36,10 +36,10 @@ impl Reflector {
         if generation_of(response.headers()).is_some_and(|generation| generation != self.generation) {
             return Ok(StreamEnd::OtherHistory);
         }
+        // A coordinator also accepts a watch that it cannot serve yet: that says nothing of its data.
+        self.data.sources().heard(self.replica.name(), self.source, None);
         self.data.partial_lists().tidy(self.replica.name()).await;
         if self.source == Source::Cloud {
-            // A coordinator also accepts a watch that it cannot serve yet.
-            self.data.sources().heard(self.replica.name(), self.source, None);
             // Every position comes from the cloud, so it covers ours.
             self.confirm();
         }
