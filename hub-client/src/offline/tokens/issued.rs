@@ -9,18 +9,24 @@ use std::collections::HashMap;
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
-/// Maximum number of tokens; above it the one that ends first is forgotten.
+/// Maximum number of tokens; above it the one that was issued longest ago is forgotten.
 const ISSUED_MAX: usize = 4096;
 
 /// Digests of tokens with their service accounts.
 #[derive(Default)]
-pub(super) struct Issued(HashMap<[u8; 32], Row>);
+pub(super) struct Issued {
+    rows: HashMap<[u8; 32], Row>,
+    /// Number of the last answer.
+    last: u64,
+}
 
 struct Row {
     /// User name.
     account: String,
     /// Unix time at which the token ends, s.
     expires: i64,
+    /// Number of the answer that had it.
+    number: u64,
 }
 
 // === impl Issued ===
@@ -33,34 +39,40 @@ impl Issued {
             return;
         };
         let account = format!("system:serviceaccount:{namespace}:{name}");
-        if self.0.len() >= ISSUED_MAX {
-            let first = self.0.iter().min_by_key(|(_, row)| row.expires);
+        self.last += 1;
+        let row = Row {
+            account,
+            expires,
+            number: self.last,
+        };
+        self.rows.insert(key(token), row);
+        if self.rows.len() > ISSUED_MAX {
+            let first = self.rows.iter().min_by_key(|(_, row)| row.number);
             if let Some(first) = first.map(|(key, _)| *key) {
-                self.0.remove(&first);
+                self.rows.remove(&first);
             }
         }
-        self.0.insert(key(token), Row { account, expires });
     }
 
     /// Returns the user name of a token; `None` if it did not pass, or has ended.
     pub(super) fn account(&self, token: &str, now: i64) -> Option<String> {
-        let row = self.0.get(&key(token)).filter(|row| row.expires > now)?;
+        let row = self.rows.get(&key(token)).filter(|row| row.expires > now)?;
         Some(row.account.clone())
     }
 
     /// Forgets one token.
     pub(super) fn forget(&mut self, token: &str) {
-        self.0.remove(&key(token));
+        self.rows.remove(&key(token));
     }
 
     /// Forgets tokens that have ended.
     pub(super) fn erase(&mut self, now: i64) {
-        self.0.retain(|_, row| row.expires > now);
+        self.rows.retain(|_, row| row.expires > now);
     }
 
     /// Forgets all tokens.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.rows.clear();
     }
 }
 
@@ -92,19 +104,23 @@ mod tests {
         issued.erase(100);
         assert!(issued.account("t1", 0).is_none() && issued.account("t4", 0).is_some());
         issued.forget("t4");
-        assert!(issued.0.is_empty());
+        assert!(issued.rows.is_empty());
     }
 
+    /// Those that end last come first, as the tokens of pods for a year do beside short ones.
     #[test]
-    fn tokens_are_bounded() {
+    fn tokens_are_bounded_and_the_one_issued_longest_ago_gives_way() {
         let mut issued = Issued::default();
-        for number in 0..ISSUED_MAX as i64 + 10 {
-            issued.learn(&json!(["shop", "web", []]), &number.to_string(), 1 + number);
-        }
-        assert_eq!(issued.0.len(), ISSUED_MAX);
-        assert_eq!(
-            (issued.account("9", 0), issued.account("10", 0).is_some()),
-            (None, true)
-        );
+        let last = ISSUED_MAX + 10;
+        let mut learn = |number: usize| {
+            let ends = 1 + last - number;
+            issued.learn(&json!(["shop", "web", []]), &number.to_string(), ends as i64);
+        };
+        (0..ISSUED_MAX).for_each(&mut learn);
+        learn(0);
+        (ISSUED_MAX..last).for_each(&mut learn);
+        let known = |number: usize| issued.account(&number.to_string(), 0).is_some();
+        assert_eq!([0, 1, 10, 11, last - 1].map(known), [true, false, false, true, true]);
+        assert_eq!((0..last).filter(|number| known(*number)).count(), ISSUED_MAX);
     }
 }
