@@ -189,7 +189,7 @@ impl Pending {
         self.unsaved.lock().remove(key);
         self.count.fetch_sub(1, Ordering::Relaxed);
         if let Err(error) = self.shelf.remove(&key.to_string()) {
-            // It is sent once more after a restart, which changes nothing.
+            // It is sent once more after a restart. The kubelet corrects what it wrote since.
             tracing::warn!(%error, object = %key, "Failed to delete local write that the cloud has");
         }
     }
