@@ -267,7 +267,7 @@ impl Hub {
         }
         // A task that still runs could write again; the next start finds the other cluster once more.
         if ended.is_ok() {
-            self.data.copy().remove_rest();
+            self.data.copy().remove_rest(&wiring::KEPT);
         }
     }
 }

@@ -57,6 +57,8 @@ mod offline;
 mod replicas;
 mod truth;
 
+pub(crate) use offline::KEPT;
+
 /// Collection with Service `default/kubernetes`.
 const SERVICES: &str = "services";
 

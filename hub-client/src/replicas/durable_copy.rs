@@ -11,16 +11,11 @@ use tokio_util::sync::CancellationToken;
 use super::origin::Origin;
 use super::{disk, host_network, scope};
 use crate::hub_config::disk::FILE as HUB_CONFIG;
-use crate::offline::own::pending;
-use crate::offline::{answers, events, tokens};
-use crate::proxy::authorize;
 
 /// File of the cloud's last answer about this node's lease, in the folder of the copy.
 pub const NODE_LEASE: &str = "node-lease";
 /// Files of the same cluster in the folder of the copy.
-const FILES: [&str; 5] = [NODE_LEASE, HUB_CONFIG, host_network::FILE, scope::FILE, authorize::FILE];
-/// Folders of the same cluster in the folder of the copy.
-const FOLDERS: [&str; 4] = [answers::FOLDER, tokens::FOLDER, pending::FOLDER, events::sender::FOLDER];
+const FILES: [&str; 4] = [NODE_LEASE, HUB_CONFIG, host_network::FILE, scope::FILE];
 
 /// Folder of the copy, and its origin.
 pub struct DurableCopy {
@@ -70,32 +65,33 @@ impl DurableCopy {
         removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))
     }
 
-    /// Deletes everything that is kept of another cluster, if it is one, and its record last. No task may write to the
-    /// folder any more. Blocks.
-    pub(crate) fn remove_rest(&self) {
+    /// Deletes everything that is kept of another cluster, if it is one: also the files and folders of these names, and its
+    /// record last. No task may write to the folder any more. Blocks.
+    pub(crate) fn remove_rest(&self, names: &[&str]) {
         if !self.is_foreign.is_cancelled() {
             return;
         }
-        if let Err(error) = self.remove_all() {
+        if let Err(error) = self.remove_all(names) {
             let folder = self.folder.display();
             tracing::warn!(%folder, %error, "Failed to delete data of another cluster; the next start tries again");
         }
     }
 
-    fn remove_all(&self) -> io::Result<()> {
+    fn remove_all(&self, names: &[&str]) -> io::Result<()> {
         disk::remove(&self.folder)?;
-        for name in FILES {
-            missing_or(fs::remove_file(self.folder.join(name)))?;
-        }
-        for name in FOLDERS {
-            missing_or(fs::remove_dir_all(self.folder.join(name)))?;
+        for name in FILES.iter().chain(names) {
+            remove(&self.folder.join(name))?;
         }
         self.origin.remove()
     }
 }
 
-/// Result of a removal; what is missing counts as removed.
-fn missing_or(removed: io::Result<()>) -> io::Result<()> {
+/// Deletes a file or a folder, if there is one.
+fn remove(path: &Path) -> io::Result<()> {
+    let removed = match path.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    };
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

@@ -17,13 +17,22 @@ use crate::offline::own::pending::{self, Pending};
 use crate::offline::own::sender::Sender;
 use crate::offline::own::write::OwnKey;
 use crate::offline::own::{Cached, OwnWrites};
-use crate::offline::tokens::Tokens;
-use crate::proxy::authorize::Authorizer;
+use crate::offline::tokens::{self, Tokens};
+use crate::proxy::authorize::{self, Authorizer};
 use crate::proxy::offline::Offline;
 use crate::replicas::disk::COPY;
 
 /// Maximum number of requests that wait for an earlier local write.
 const COMMANDS_MAX: usize = 16;
+
+/// Folders, and a file, of a cluster below `--disk-cache-path`, apart from the durable copy.
+pub(crate) const KEPT: [&str; 5] = [
+    answers::FOLDER,
+    tokens::FOLDER,
+    pending::FOLDER,
+    events::sender::FOLDER,
+    authorize::FILE,
+];
 
 // === impl Wiring ===
 
