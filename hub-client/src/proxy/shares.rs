@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::caller::Origin;
 
-/// What all origins hold, and its maxima.
+/// Amounts that all origins hold, and their maxima.
 pub(super) struct Shares {
     total: usize,
     share: usize,
@@ -24,7 +24,7 @@ struct Amounts {
     of: BTreeMap<Origin, usize>,
 }
 
-/// What one request holds; given back when dropped.
+/// Amount that one request holds; given back when dropped.
 pub(super) struct Part {
     shares: Arc<Shares>,
     origin: Origin,
