@@ -138,12 +138,7 @@ impl Hub {
         make_folder("disk-cache-path", &config.cache_dir)?;
         let mut unwritten = Unwritten::default();
         let token = open_token(&config, &mut unwritten)?;
-        let data = Arc::new(PoolData::open(
-            &config.cache_dir,
-            &config.pool,
-            (config.max_pool_bytes, config.max_cache_bytes),
-            clock.clone(),
-        )?);
+        let data = open_data(&config, &clock)?;
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         let mut proxies = vec![
             plain,
@@ -270,6 +265,12 @@ impl Hub {
             self.data.copy().remove_rest(&wiring::KEPT);
         }
     }
+}
+
+fn open_data(config: &Config, clock: &Clock) -> Result<Arc<PoolData>, StartError> {
+    let bytes_max = (config.max_pool_bytes, config.max_cache_bytes);
+    let data = PoolData::open(&config.cache_dir, &config.pool, bytes_max, clock.clone())?;
+    Ok(Arc::new(data))
 }
 
 fn open_token(config: &Config, unwritten: &mut Unwritten) -> Result<NodeToken, StartError> {

@@ -255,7 +255,6 @@ impl Wiring {
         end_watches: CancellationToken,
     ) -> Proxy {
         let config = &self.config;
-        let cloud = self.upstreams.cloud.clone();
         let node = NodeFacts {
             node: config.node.clone(),
             pool: config.pool.clone(),
@@ -266,7 +265,7 @@ impl Wiring {
         let means = Means {
             accounts: tokens.accounts(),
             refused: tokens.refused(),
-            reviews: Arc::new(cloud.clone()),
+            reviews: Arc::new(self.upstreams.cloud.clone()),
             reach: self.cloud.0.subscribe(),
             wake: self.cloud.1.clone(),
             clock: self.clock.clone(),
@@ -310,14 +309,7 @@ impl Wiring {
             approver: Approver::new(self.approval.subscribe(), self.data.clone(), !config.pool.is_empty()),
             local,
             cached,
-            cloud: PassThrough {
-                cloud,
-                reach: self.cloud.0.subscribe(),
-                tasks: self.tasks.clone(),
-                wake: self.cloud.1.clone(),
-                streams: OpenAnswers::streams(),
-                agents: self.agents.clone(),
-            },
+            cloud: self.pass_through(),
             offline,
             heartbeat,
             tasks: self.tasks.clone(),
@@ -325,6 +317,17 @@ impl Wiring {
             places: Places::new(config.max_in_flight, &self.metrics),
             bodies: Bodies::default(),
             calls: OpenAnswers::calls(),
+        }
+    }
+
+    fn pass_through(&self) -> PassThrough {
+        PassThrough {
+            cloud: self.upstreams.cloud.clone(),
+            reach: self.cloud.0.subscribe(),
+            tasks: self.tasks.clone(),
+            wake: self.cloud.1.clone(),
+            streams: OpenAnswers::streams(),
+            agents: self.agents.clone(),
         }
     }
 

@@ -85,7 +85,8 @@ fn tuple(client: SocketAddr, server: SocketAddr) -> [u8; TUPLE] {
     tuple
 }
 
-/// The tuple in the form of [`tuple`]. The kernel returns a socket of both families with its IPv4 addresses mapped to IPv6.
+/// The tuple in the form of [`tuple()`]. The kernel returns a socket of both families with its IPv4 addresses mapped to
+/// IPv6.
 fn canonical(mut tuple: [u8; TUPLE]) -> [u8; TUPLE] {
     for address in tuple[4..].as_chunks_mut::<16>().0 {
         if let IpAddr::V4(mapped) = IpAddr::from(*address).to_canonical() {
