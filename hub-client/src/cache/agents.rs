@@ -50,6 +50,12 @@ impl Agents {
         self.with(|components| components.names(component))
     }
 
+    /// True if the ConfigMap names a service account: only then does the account of a token count.
+    #[must_use]
+    pub fn names_accounts(&self) -> bool {
+        self.with(Components::names_accounts)
+    }
+
     /// Returns what `look` finds in the present set.
     fn with(&self, look: impl FnOnce(&Components) -> bool) -> bool {
         let config = self.config.borrow().clone();

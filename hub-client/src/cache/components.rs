@@ -110,6 +110,13 @@ impl Components {
         BUILT_IN.contains(&component) || self.added.contains(component) || self.excluded.contains(component)
     }
 
+    /// True if the ConfigMap names a service account.
+    #[must_use]
+    pub fn names_accounts(&self) -> bool {
+        let mut names = self.added.iter().chain(&self.excluded);
+        names.any(|name| name.starts_with(ACCOUNT_PREFIX))
+    }
+
     /// Entries that are not used, each with its reason.
     #[must_use]
     pub fn problems(&self) -> &[String] {
@@ -188,7 +195,9 @@ mod tests {
         assert!(!Components::parse(Some("-coredns")).has("coredns"));
         let account = "system:serviceaccount:kube-system:calico-node";
         assert!(Components::parse(Some(account)).has(account));
-        assert!(Components::parse(Some(&format!("*,-{account}"))).excludes(account));
+        let excluded = Components::parse(Some(&format!("*,-{account}")));
+        assert!(excluded.excludes(account) && excluded.names_accounts());
+        assert!(!Components::parse(Some("*,-calico-ipam")).names_accounts());
         assert_eq!(Components::parse(Some("-,--x,-*")).problems().len(), 3);
     }
 

@@ -139,8 +139,8 @@ impl Caller {
     #[must_use]
     pub fn cached_as(&self, agents: &Agents) -> Cow<'_, str> {
         let account = match &self.credential {
-            Credential::Token(token) => claims::account_of(token),
-            Credential::Node | Credential::Certificate { .. } => None,
+            Credential::Token(token) if agents.names_accounts() => claims::account_of(token),
+            _ => None,
         };
         let named = account.filter(|account| agents.names(account));
         named.map_or(Cow::Borrowed(&self.component), Cow::Owned)
