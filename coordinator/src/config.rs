@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, value_parser};
@@ -129,7 +130,7 @@ pub struct Config {
     )]
     pub pool_scope_resources: PoolScope,
 
-    /// Lifetime of an event after its last change; above 0.
+    /// Lifetime of an event after its last change, at least 1s.
     #[arg(long, value_name = "DURATION", default_value = "1h", allow_hyphen_values = true)]
     pub event_ttl: GoDuration,
 
@@ -230,6 +231,9 @@ const OBJECT_BYTES_LEAST: usize = 1 << 10;
 
 /// Minimum of the limit of the pool's data, bytes: the Services of a small cluster fit.
 const POOL_BYTES_LEAST: usize = 64 << 10;
+
+/// Minimum of `--event-ttl`: the search for expired events counts in seconds.
+const EVENT_TTL_LEAST: Duration = Duration::from_secs(1);
 
 /// Bytes of the pool's data, and of own objects in a pool.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
@@ -347,9 +351,10 @@ impl Config {
                 return Err(format!("--{flag}: {bytes} is too small; it must be at least {least}"));
             }
         }
-        if self.event_ttl.0.is_zero() {
+        if self.event_ttl.0 < EVENT_TTL_LEAST {
             return Err(
-                "--event-ttl: 0 deletes events at once; to keep them for long, write 8760h for example".to_owned(),
+                "--event-ttl: less than 1s deletes events at once; to keep them for long, write 8760h for example"
+                    .to_owned(),
             );
         }
         Ok(())
@@ -510,7 +515,14 @@ mod tests {
             (vec!["--max-pool-bytes", "64"], "--max-pool-bytes"),
             (vec!["--max-request-body-bytes", "0"], "--max-request-body-bytes"),
             (vec!["--max-stored-object-bytes", "0"], "--max-stored-object-bytes"),
-            (vec!["--event-ttl=0"], "--event-ttl: 0 deletes events at once"),
+            (
+                vec!["--event-ttl=0"],
+                "--event-ttl: less than 1s deletes events at once",
+            ),
+            (
+                vec!["--event-ttl=500ms"],
+                "--event-ttl: less than 1s deletes events at once",
+            ),
             (vec!["--event-ttl", "-1s"], "--event-ttl"),
         ] {
             let line = bad(&args);

@@ -113,10 +113,10 @@ pub struct Flags {
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_iptables: bool,
-    /// Share pool data and heartbeats through the pool's coordinator.
-    #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
+    /// Share pool data and heartbeats through the pool's coordinator [default: false].
+    #[arg(long, value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
-    enable_coordinator: bool,
+    enable_coordinator: Option<bool>,
     /// URL of the coordinator, https://host:port. Use an address that works without kube-proxy.
     #[arg(long, default_value = COORDINATOR_SERVER)]
     coordinator_server_addr: String,
@@ -475,8 +475,11 @@ impl Flags {
     }
 
     fn coordinator(&self) -> Result<Option<Coordinator>, FlagError> {
-        if !self.enable_coordinator {
-            return self.check_no_coordinator().map(|()| None);
+        match self.enable_coordinator {
+            Some(true) => {}
+            // Its other flags wait for it to be enabled again.
+            Some(false) => return Ok(None),
+            None => return self.check_no_coordinator().map(|()| None),
         }
         if self.nodepool_name.is_empty() {
             return Err(bad(
@@ -650,9 +653,13 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_coordinator_have_no_effect_at_their_defaults() {
+    fn flags_of_a_coordinator_that_is_switched_off_or_at_their_defaults_have_no_effect() {
         let default = format!("--coordinator-server-addr={COORDINATOR_SERVER}");
-        check(&[&default, "--enable-coordinator=false"]).expect("valid");
+        check(&[&default]).expect("valid");
+        let other = "--coordinator-server-addr=https://10.0.0.5:10270";
+        check(&[other, "--enable-coordinator=false"]).expect("valid");
+        let error = check(&[other]).expect_err("somebody forgot --enable-coordinator");
+        assert!(error.contains("--enable-coordinator"), "{error}");
     }
 
     #[test]

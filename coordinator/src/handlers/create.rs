@@ -109,7 +109,13 @@ async fn create_as(
         match call.app.own.create(&call.resource, &object, intent, unchanged).await? {
             CreateOutcome::Created(created) => return Ok(Some(created)),
             CreateOutcome::Exists => return Ok(None),
-            CreateOutcome::NamespaceChanged => held = require_namespace(call, namespace, shown).await?,
+            CreateOutcome::NamespaceChanged => {
+                // Through another coordinator, perhaps.
+                if let Some((namespaces, _)) = &held {
+                    call.app.own.catch_up(namespaces).await?;
+                }
+                held = require_namespace(call, namespace, shown).await?;
+            }
         }
     }
     let why = format!("namespace {} changes too often", namespace.unwrap_or_default());

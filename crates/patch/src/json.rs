@@ -1,7 +1,7 @@
 //! JSON patches (RFC 6902), bounded so that no patch can exhaust memory or stack.
 
 use json_patch::jsonptr::{Pointer, PointerBuf};
-use json_patch::{AddOperation, PatchOperation, RemoveOperation};
+use json_patch::{AddOperation, MoveOperation, PatchOperation, RemoveOperation};
 use serde_json::Value;
 
 use yurt_apimachinery::json_text;
@@ -50,23 +50,26 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
         let operation: PatchOperation =
             serde_json::from_value(Value::Object(operation)).map_err(|_| Status::patch_failed())?;
         match operation {
-            // The index counts from the end of the list without the element that moves.
             PatchOperation::Move(moved) if has_negative_index(&moved.path) => {
-                let from = with_positive_indexes(document, &moved.from, Place::Present);
-                let value = document.pointer(from.as_str()).cloned();
-                let value = value.ok_or_else(Status::patch_failed)?;
-                let path = moved.path;
-                apply(
-                    document,
-                    &mut bounds,
-                    PatchOperation::Remove(RemoveOperation { path: from }),
-                )?;
-                apply(document, &mut bounds, PatchOperation::Add(AddOperation { path, value }))?;
+                move_from_the_end(document, &mut bounds, &moved)?;
             }
             operation => apply(document, &mut bounds, operation)?,
         }
     }
     Ok(())
+}
+
+/// Applies a `move` to an index that counts from the end, of the list without the element that moves. Copies nothing.
+fn move_from_the_end(document: &mut Value, bounds: &mut Bounds, moved: &MoveOperation) -> Result<(), Status> {
+    let from = with_positive_indexes(document, &moved.from, Place::Present);
+    let value = document.pointer_mut(from.as_str()).map(Value::take);
+    let value = value.ok_or_else(Status::patch_failed)?;
+    let path = from.clone();
+    patched(document, PatchOperation::Remove(RemoveOperation { path }))?;
+    let path = with_positive_indexes(document, &moved.path, Place::New);
+    let there = path.clone();
+    bounds.admit(document, &PatchOperation::Move(MoveOperation { from, path: there }))?;
+    patched(document, PatchOperation::Add(AddOperation { path, value }))
 }
 
 /// Applies one operation.
@@ -75,8 +78,13 @@ fn apply(document: &mut Value, bounds: &mut Bounds, operation: PatchOperation) -
         return Ok(());
     };
     bounds.admit(document, &operation)?;
-    // The variant without undo: the caller drops a failed document, and the undo of the crate may panic.
-    json_patch::patch_unsafe(document, std::slice::from_ref(&operation)).map_err(|_| Status::patch_failed())
+    patched(document, operation)
+}
+
+/// Applies one operation of the RFC. The variant without undo: the caller drops a failed document, and the undo of the
+/// crate may panic.
+fn patched(document: &mut Value, operation: PatchOperation) -> Result<(), Status> {
+    json_patch::patch_unsafe(document, &[operation]).map_err(|_| Status::patch_failed())
 }
 
 /// Returns the operation of RFC 6902 with the effect that kube-apiserver gives to this one; `None` for no effect. Its

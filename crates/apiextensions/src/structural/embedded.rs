@@ -43,7 +43,9 @@ fn check_type(path: &mut Path, members: &Map<String, Value>, errors: &mut ErrorL
         let field = path.shown_below(name);
         match members.get(name) {
             None => errors.push(FieldError::required(field, "")),
-            Some(Value::String(text)) if text.is_empty() => errors.push(FieldError::required(field, "")),
+            Some(Value::String(text)) if text.is_empty() => {
+                errors.push(FieldError::invalid(field, "", "must not be empty"));
+            }
             Some(Value::String(text)) => {
                 let why = if name == "kind" {
                     kind_fault(text)

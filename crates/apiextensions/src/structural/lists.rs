@@ -13,10 +13,8 @@ use yurt_apimachinery::status::{ErrorList, FieldError};
 /// The type of a list.
 #[derive(Debug, Default)]
 pub(super) enum ListType {
-    /// Not given: the list is owned as a whole, and its items keep their places.
+    /// Items have no identity: the default.
     #[default]
-    Unset,
-    /// Items have no identity.
     Atomic,
     /// Items are their own identity.
     Set,
@@ -28,8 +26,6 @@ pub(super) enum ListType {
 pub(super) enum Before<'a> {
     /// No item is related to one before.
     Unrelated,
-    /// An item is related to that at its place.
-    ByIndex(&'a [Value]),
     /// An item is related to that with its keys.
     ByKeys(HashMap<String, &'a Value>),
 }
@@ -54,10 +50,9 @@ pub(super) fn repeated(root: &Node, object: &Value) -> ErrorList {
 impl ListType {
     pub(super) fn of(schema: &Value) -> Self {
         match schema["x-kubernetes-list-type"].as_str() {
-            Some("atomic") => Self::Atomic,
             Some("set") => Self::Set,
             Some("map") => Self::Map(super::words(&schema["x-kubernetes-list-map-keys"])),
-            _ => Self::Unset,
+            _ => Self::Atomic,
         }
     }
 
@@ -67,7 +62,6 @@ impl ListType {
             return Before::Unrelated;
         };
         match self {
-            Self::Unset => Before::ByIndex(old),
             Self::Atomic | Self::Set => Before::Unrelated,
             Self::Map(_) => {
                 let keyed = old
@@ -81,7 +75,7 @@ impl ListType {
     /// Identity of an item; `None` if items have none.
     fn identity(&self, item: &Value) -> Option<Value> {
         match self {
-            Self::Unset | Self::Atomic => None,
+            Self::Atomic => None,
             Self::Set => Some(item.clone()),
             Self::Map(keys) => {
                 let members = keys
@@ -100,7 +94,6 @@ impl<'a> Before<'a> {
     pub(super) fn item(&self, list_type: &ListType, index: usize, item: &Value) -> Option<&'a Value> {
         match self {
             Self::Unrelated => None,
-            Self::ByIndex(old) => old.get(index),
             Self::ByKeys(old) => old.get(&list_type.identity(item)?.to_string()).copied(),
         }
     }

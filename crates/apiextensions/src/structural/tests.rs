@@ -177,7 +177,7 @@ fn objects_within_objects_have_a_type_and_valid_metadata() {
         (json!({}), [].as_slice()),
         (json!({"metadata": null}), &[]),
         (json!({"apiVersion": null}), &["apiVersion: Required value"]),
-        (json!({"kind": ""}), &["kind: Required value"]),
+        (json!({"kind": ""}), &["kind: Invalid value: \"\": must not be empty"]),
         (json!({"kind": 5}), &["kind: Invalid value: 5: must be a string"]),
         (
             json!({"apiVersion": "a/b/c"}),
@@ -232,7 +232,7 @@ fn lists(list_type: &str) -> Structural {
 #[test]
 fn an_update_of_a_list_answers_only_for_the_items_it_changes() {
     for (list_type, old, new, faults) in [
-        ("", json!(["wrong", 1]), json!(["wrong", 2]), 0),
+        ("", json!(["wrong", 1]), json!(["wrong", 2]), 1),
         ("", json!(["wrong", 1]), json!([1, "wrong"]), 1),
         (
             "map",

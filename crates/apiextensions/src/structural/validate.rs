@@ -45,7 +45,7 @@ impl Limits {
     /// Identity of the items of a list: `None` if the list is atomic, no keys if items are their own identity.
     pub fn item_keys(&self) -> Option<&[String]> {
         match &self.list_type {
-            ListType::Unset | ListType::Atomic => None,
+            ListType::Atomic => None,
             ListType::Set => Some(&[]),
             ListType::Map(keys) => Some(keys),
         }

@@ -131,13 +131,19 @@ fn copies_cannot_grow_without_bound() {
 
 #[test]
 fn moves_cannot_nest_without_bound() {
-    let mut operations = Vec::new();
-    for _ in 0..3000 {
-        operations.push(json!({"op": "add", "path": "/b", "value": {}}));
-        operations.push(json!({"op": "move", "from": "/a", "path": "/b/a"}));
-        operations.push(json!({"op": "move", "from": "/b", "path": "/a"}));
+    for (outer, place) in [(json!({}), "/b/a"), (json!([]), "/b/-1")] {
+        let mut operations = Vec::new();
+        for _ in 0..3000 {
+            operations.push(json!({"op": "add", "path": "/b", "value": outer}));
+            operations.push(json!({"op": "move", "from": "/a", "path": place}));
+            operations.push(json!({"op": "move", "from": "/b", "path": "/a"}));
+        }
+        assert_eq!(
+            json_patch(json!({"a": {}}), &Value::from(operations)),
+            Err(422),
+            "{place}"
+        );
     }
-    assert_eq!(json_patch(json!({"a": {}}), &Value::from(operations)), Err(422));
 }
 
 proptest! {
@@ -145,8 +151,8 @@ proptest! {
     fn any_operations_are_survived(
         operations in proptest::collection::vec((
             proptest::sample::select(vec!["add", "remove", "replace", "move", "copy", "test", "x"]),
-            proptest::sample::select(vec!["", "/", "/a", "/a/0", "/a/-", "/a/b", "/b", "/~", "x", "/a/99999999999999999999"]),
-            proptest::sample::select(vec!["", "/a", "/b", "/a/0", "/a/-"]),
+            proptest::sample::select(vec!["", "/", "/a", "/a/0", "/a/-", "/a/-1", "/a/-2", "/a/b", "/b", "/~", "x", "/a/99999999999999999999"]),
+            proptest::sample::select(vec!["", "/a", "/b", "/a/0", "/a/-", "/a/-1"]),
         ), 0..8),
     ) {
         let patch: Vec<Value> = operations
