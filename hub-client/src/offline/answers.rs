@@ -178,15 +178,19 @@ impl Answers {
 
     /// Deletes all kept forms of these objects. Readers find none of them from now on.
     pub fn forget(&self, reads: &[KeptRead]) {
+        let mut is_new = false;
         {
             let mut backlog = self.backlog.lock();
             for key in reads.iter().flat_map(KeptRead::keys) {
                 if backlog.get(&key).is_some() || self.shelf.contains(&key) {
                     backlog.forget(key);
+                    is_new = true;
                 }
             }
         }
-        self.news.notify_one();
+        if is_new {
+            self.news.notify_one();
+        }
     }
 
     /// Records and bytes held.
@@ -301,7 +305,7 @@ impl Writer {
     async fn write_due(&mut self, all: bool) {
         for key in self.due(all) {
             let change = self.backlog.lock().get(&key).cloned();
-            let Some(Change { number, record }) = change else {
+            let Some(Change { number, record, .. }) = change else {
                 continue;
             };
             match record {
@@ -323,7 +327,8 @@ impl Writer {
         };
         let backlog = self.backlog.lock();
         let all = all || backlog.bytes() > WAITING_MAX;
-        backlog.due(|key, change| all || change.record.is_none() || !is_early(key))
+        let is_due = |change: &Change| all || change.record.is_none() || change.replaces_deletion;
+        backlog.due(|key, change| is_due(change) || !is_early(key))
     }
 
     async fn delete(&mut self, key: String) {

@@ -35,6 +35,8 @@ pub(super) struct Change {
     pub(super) number: u64,
     /// The record to write; `None` for a deletion.
     pub(super) record: Option<Record>,
+    /// True if it took the place of a deletion that the disk may not have: what is on the disk counts no more.
+    pub(super) replaces_deletion: bool,
 }
 
 // === impl Backlog ===
@@ -57,14 +59,16 @@ impl Backlog {
         let bytes = self.bytes - former.map_or(0, Change::bytes) + record.body.len();
         let fits = others < self.bounds.changes && bytes <= self.bounds.bytes;
         if fits {
-            self.insert(record.key.clone(), Some(record));
+            let is_deletion = |change: &Change| change.record.is_none() || change.replaces_deletion;
+            let replaces_deletion = former.is_some_and(is_deletion);
+            self.insert(record.key.clone(), Some(record), replaces_deletion);
         }
         fits
     }
 
     /// Adds a deletion.
     pub(super) fn forget(&mut self, key: String) {
-        self.insert(key, None);
+        self.insert(key, None, false);
     }
 
     /// Returns the change of a key.
@@ -98,11 +102,14 @@ impl Backlog {
         self.bytes
     }
 
-    fn insert(&mut self, key: String, record: Option<Record>) {
+    fn insert(&mut self, key: String, record: Option<Record>, replaces_deletion: bool) {
         self.remove(&key);
         self.last += 1;
-        let number = self.last;
-        let change = Change { number, record };
+        let change = Change {
+            number: self.last,
+            record,
+            replaces_deletion,
+        };
         self.bytes += change.bytes();
         self.changes.insert(key, change);
     }
@@ -165,6 +172,20 @@ mod tests {
         let last = backlog.get("a").unwrap().number;
         backlog.done("a", last);
         assert_eq!((backlog.get("a"), backlog.bytes()), (None, 1));
+    }
+
+    #[test]
+    fn record_behind_a_deletion_is_marked_until_it_is_written() {
+        let mut backlog = Backlog::within(BOUNDS);
+        let is_marked = |backlog: &Backlog| backlog.get("a").is_some_and(|change| change.replaces_deletion);
+        assert!(backlog.keep(record("a", "one")) && !is_marked(&backlog));
+        backlog.forget("a".to_owned());
+        for body in ["two", "three"] {
+            assert!(backlog.keep(record("a", body)) && is_marked(&backlog), "{body}");
+        }
+        let last = backlog.get("a").unwrap().number;
+        backlog.done("a", last);
+        assert!(backlog.keep(record("a", "four")) && !is_marked(&backlog));
     }
 
     #[test]

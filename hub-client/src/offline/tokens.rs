@@ -270,6 +270,7 @@ impl Tokens {
             let Some(Change {
                 number,
                 record: Some(record),
+                ..
             }) = change
             else {
                 continue;

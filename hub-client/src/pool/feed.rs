@@ -306,7 +306,8 @@ impl Feeder {
         let due = Instant::now() + KEEP_ALIVE;
         loop {
             if !reported_fresh && self.data.is_fresh_from_cloud(self.replica.name()) {
-                return Ok(false);
+                // The replica changes before its source counts as heard.
+                return Ok(changes.has_changed().unwrap_or(false));
             }
             let wake_at = if reported_fresh {
                 due

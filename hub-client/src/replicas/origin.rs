@@ -23,6 +23,9 @@ pub const IDENTITY_PATH: &str = "/api/v1/namespaces/kube-system";
 struct Record {
     pool: Option<String>,
     cluster: Option<String>,
+    /// True if the disk refused `cluster`.
+    #[serde(skip)]
+    is_unsaved: bool,
 }
 
 /// The record of one hub.
@@ -85,17 +88,15 @@ impl Origin {
     pub fn judge(&self, uid: &str) -> OriginVerdict {
         let mut record = self.record.lock();
         match &record.cluster {
-            Some(held) if held == uid => return OriginVerdict::Same,
-            Some(_) => return OriginVerdict::Other,
-            None => {}
+            Some(held) if held != uid => return OriginVerdict::Other,
+            Some(_) if !record.is_unsaved => return OriginVerdict::Same,
+            _ => {}
         }
-        let known = Record {
-            cluster: Some(uid.to_owned()),
-            ..record.clone()
-        };
-        match self.save(&known) {
-            Ok(()) => *record = known,
-            Err(error) => tracing::warn!(%error, file = FILE, "Failed to record the cluster"),
+        record.cluster = Some(uid.to_owned());
+        let saved = self.save(&record);
+        record.is_unsaved = saved.is_err();
+        if let Err(error) = saved {
+            tracing::warn!(%error, file = FILE, "Failed to record the cluster");
         }
         OriginVerdict::Same
     }
@@ -158,6 +159,22 @@ mod tests {
         assert_eq!(inode(), first);
         Origin::open(folder.path(), false).set_pool("q").unwrap();
         assert_ne!(inode(), first);
+    }
+
+    #[test]
+    fn cluster_is_known_while_the_disk_refuses_its_record() {
+        let folder = TestDir::new();
+        let absent = folder.path().join("absent");
+        let origin = Origin::open(&absent, true);
+        assert_eq!(origin.judge("u1"), OriginVerdict::Same);
+        assert_eq!(origin.judge("u2"), OriginVerdict::Other);
+        std::fs::create_dir(&absent).unwrap();
+        assert_eq!(origin.judge("u1"), OriginVerdict::Same);
+        assert_eq!(
+            Origin::open(&absent, false).judge("u2"),
+            OriginVerdict::Other,
+            "saved by then"
+        );
     }
 
     #[test]

@@ -90,8 +90,8 @@ impl ListType {
 // === impl Before ===
 
 impl<'a> Before<'a> {
-    /// The item before the update that a new one at `index` is related to.
-    pub(super) fn item(&self, list_type: &ListType, index: usize, item: &Value) -> Option<&'a Value> {
+    /// The item before the update that a new one is related to.
+    pub(super) fn item(&self, list_type: &ListType, item: &Value) -> Option<&'a Value> {
         match self {
             Self::Unrelated => None,
             Self::ByKeys(old) => old.get(&list_type.identity(item)?.to_string()).copied(),

@@ -229,7 +229,7 @@ fn check_items(node: &Node, path: &mut Path, items: &[Value], old: Option<&Value
         let list_type = node.limits.list_type();
         let before = list_type.before(old);
         for (index, item) in items.iter().enumerate() {
-            let old = before.item(list_type, index, item);
+            let old = before.item(list_type, item);
             matched += path.item(index, |path| check(inner, path, item, old, errors));
         }
     }

@@ -35,6 +35,8 @@ impl WriteHealth {
                 | StorageError::Corrupt(_)
                 | StorageError::Unknown(_)),
             ) => why,
+            // It may be refused before etcd sees it.
+            Err(StorageError::TooManyBytes(_)) => return,
             // etcd judged the write itself.
             _ => return self.0 = None,
         };
@@ -86,6 +88,7 @@ mod tests {
             health.note(&full(), began);
             assert!(health.check(began).is_ok(), "its leader may be changing");
             health.note(&full(), began + secs(10));
+            health.note::<()>(&Err(StorageError::TooManyBytes("too large".into())), began + secs(10));
             assert!(matches!(health.check(began + secs(10)), Err(StorageError::Full(_))));
             health.note(&taken, began + secs(20));
             assert!(health.check(began + secs(20)).is_ok(), "{taken:?}");
