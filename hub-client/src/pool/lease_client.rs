@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::time::MicroTime;
+use yurt_pool_protocol::heartbeat::UnixMicros;
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::{Clock, UnixTime};
 
@@ -168,16 +169,11 @@ pub fn micro_time(time: UnixTime) -> String {
 pub fn renew_time(clock: &Clock, previous: Option<&str>) -> String {
     let now = clock.unix();
     let now = MicroTime::from_unix(now.secs, now.nanos);
-    let previous = previous.and_then(|text| MicroTime::parse(text).ok()).map(to_micros);
-    let next = previous.map_or(now, |previous| from_micros(previous + 1).max(now));
+    let previous = previous
+        .and_then(|text| MicroTime::parse(text).ok())
+        .map(UnixMicros::from);
+    let next = previous.map_or(now, |UnixMicros(previous)| from_micros(previous + 1).max(now));
     next.to_string()
-}
-
-/// Returns microseconds since 1970.
-#[must_use]
-pub fn to_micros(time: MicroTime) -> i64 {
-    let (secs, nanos) = time.unix();
-    secs * 1_000_000 + i64::from(nanos / 1000)
 }
 
 /// Returns the time `micros` microseconds after 1970.

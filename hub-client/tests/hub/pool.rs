@@ -8,7 +8,8 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::time::MicroTime;
-use yurt_hub_client::pool::lease_client::{from_micros, to_micros};
+use yurt_hub_client::pool::lease_client::from_micros;
+use yurt_pool_protocol::heartbeat::UnixMicros;
 use yurt_runtime::http::{json as answer_json, read_body};
 use yurt_test_support::{TestDir, eventually};
 
@@ -214,6 +215,6 @@ fn time(number: u64) -> String {
 
 /// Returns a time after `last`, if that is a time.
 fn later(last: &str) -> String {
-    let micros = MicroTime::parse(last).map_or(0, to_micros);
+    let micros = MicroTime::parse(last).map_or(0, |time| UnixMicros::from(time).0);
     from_micros(micros + 1).to_string()
 }

@@ -25,7 +25,7 @@ use super::renewal::{self, RenewalResult};
 use crate::failures::Failures;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
-use crate::pool::lease_client::{WATCH_LASTS, to_micros};
+use crate::pool::lease_client::WATCH_LASTS;
 use crate::replicas::membership::Membership;
 use crate::replicas::sources::Sources;
 use crate::upstream::Cloud;
@@ -177,7 +177,7 @@ fn observe(lease: &Value) -> PoolLease {
 
 fn time(value: &Value) -> Option<UnixMicros> {
     let time = MicroTime::parse(value.as_str()?).ok()?;
-    Some(UnixMicros(to_micros(time)))
+    Some(UnixMicros::from(time))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use yurt_pool_protocol::names::{LEASE_BYTES_MAX, NODE_LEASES};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::full;
 
-use crate::pool::lease_client::{from_micros, to_micros};
+use crate::pool::lease_client::from_micros;
 
 /// Field manager of the writes. The cloud's admission policy reads the apiserver's time from the entry of this manager.
 const FIELD_MANAGER: &str = "yurthub";
@@ -59,7 +59,7 @@ async fn round_trip(
     let lease: Value = serde_json::from_slice(&body).ok()?;
     let there = lease["spec"]["renewTime"].as_str();
     let there = there.and_then(|text| MicroTime::parse(text).ok());
-    let at = renewal(own, there.map(|time| UnixMicros(to_micros(time))));
+    let at = renewal(own, there.map(UnixMicros::from));
     let patch = json!({
         "metadata": {
             "resourceVersion": lease["metadata"]["resourceVersion"],

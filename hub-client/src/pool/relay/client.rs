@@ -21,7 +21,6 @@ use yurt_runtime::tls::{ClientTls, PeerTls, TlsError};
 
 use super::route::{ConnectTarget, Peer, Route, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
-use crate::pool::lease_client::to_micros;
 use crate::replicas::membership::Membership;
 
 /// Maximum wait for the leases of a search; the coordinator is near.
@@ -320,7 +319,7 @@ impl LeaseItem {
             name: self.metadata.name.clone(),
             address,
             servers: ConnectTarget::list(annotations.get(SERVERS_ANNOTATION).map_or("", String::as_str)),
-            renewed: renewed.map(|time| UnixMicros(to_micros(time))),
+            renewed: renewed.map(UnixMicros::from),
         })
     }
 }
