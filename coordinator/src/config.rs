@@ -60,7 +60,7 @@ pub struct Config {
     pub tls_private_key_file: Option<PathBuf>,
 
     /// PEM file with public keys (or certificates, or private keys) that verify service account tokens; may be given several
-    /// times; read again every 10 s. Default: none, and bearer tokens are refused.
+    /// times; read again every 10 s. Needs --service-account-issuer. Default: none, and bearer tokens are refused.
     #[arg(long, value_name = "FILE")]
     pub service_account_key_file: Vec<PathBuf>,
 
@@ -68,7 +68,8 @@ pub struct Config {
     #[arg(long, value_name = "URL")]
     pub service_account_issuer: Vec<String>,
 
-    /// PEM file with the private key that signs tokens for POST serviceaccounts/NAME/token. Default: no tokens are signed.
+    /// PEM file with the private key that signs tokens for POST serviceaccounts/NAME/token. Needs --service-account-issuer.
+    /// Default: no tokens are signed.
     #[arg(long, value_name = "FILE")]
     pub service_account_signing_key_file: Option<PathBuf>,
 

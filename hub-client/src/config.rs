@@ -41,9 +41,9 @@ const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
 /// YurtHub: the node's proxy to the cloud and to its NodePool's coordinator.
 ///
 /// Point kubelet and kube-proxy at https://127.0.0.1:10268, with certificate-authority pki/yurthub-ca.crt and tokenFile kubelet.token, both
-/// below --root-dir. Or use http://127.0.0.1:10261, where root's connections act as the node. This node's own copy answers reads of
-/// Services, EndpointSlices and Endpoints; one hub of the pool fetches the data from the cloud for all. Other requests go to the cloud. See
-/// http://127.0.0.1:10267/debug/state.json for the leader and for stale data.
+/// below --root-dir. Or use http://127.0.0.1:10261, where root's connections act as the node. This node's own copies answer reads of
+/// Services, EndpointSlices and Endpoints, which one hub of the pool fetches from the cloud for all, and what the node's components list
+/// and watch. Other requests go to the cloud. See http://127.0.0.1:10267/debug/state.json for the leader and for stale data.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "yurthub", version, max_term_width = 120, args_override_self = true)]
 pub struct Flags {
@@ -60,8 +60,8 @@ pub struct Flags {
     /// systemd hold the proxy's ports (LISTEN_FDS; sockets are found by their address), or use --proxy-secure-port.
     #[arg(long, default_value_t = 10261)]
     proxy_port: u16,
-    /// HTTPS port for pods and for components of the node. Serves pki/yurthub-server-current.pem under --root-dir if it exists, otherwise a
-    /// certificate of the hub's own CA, which is kept as pki/yurthub-ca.crt.
+    /// HTTPS port for pods and for components of the node. Serves pki/yurthub-server-current.pem under --root-dir if it exists. Otherwise a
+    /// certificate of the hub's own CA, which is kept as pki/yurthub-ca.crt; at --dummy-if-ip, that of the cluster once it is issued.
     #[arg(long, default_value_t = 10268)]
     proxy_secure_port: u16,
     /// Name of this Node.
@@ -94,7 +94,7 @@ pub struct Flags {
     /// Directory of the hub's own state.
     #[arg(long, default_value = "/var/lib/yurthub")]
     root_dir: PathBuf,
-    /// Directory of the durable copy of pool data.
+    /// Directory of what this node needs without the cloud: copies, kept answers, and changes that the cloud does not have yet.
     #[arg(long, default_value = "/etc/kubernetes/cache/")]
     disk_cache_path: PathBuf,
     /// Create a dummy interface with --dummy-if-ip and serve the proxy there as well. Without it, pods use the hub only if
