@@ -180,6 +180,16 @@ fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
     owner.user == attempt.author.user && (attempt.holder.is_none() || owner.manager == attempt.author.manager)
 }
 
+// === impl Attempt ===
+
+impl Attempt<'_> {
+    /// The same attempt, with an empty holder in the place of `holder`.
+    fn without_holder(self, holder: &str) -> Self {
+        let after = self.holder.map(|after| if after == holder { "" } else { after });
+        Self { holder: after, ..self }
+    }
+}
+
 // === impl LeaseFacts ===
 
 impl LeaseFacts {
@@ -286,7 +296,11 @@ impl Guard {
             return Err(barred);
         }
         let is_held = election.holder_is_member && self.barred(holder, now).is_none();
-        let holder = if is_held { holder } else { "" };
+        let (holder, attempt) = match is_held {
+            true => (holder, attempt),
+            // A write that keeps such a holder acquires nothing.
+            false => ("", attempt.without_holder(holder)),
+        };
         {
             let seen = self.seen.lock();
             let standing = Standing {
@@ -612,6 +626,31 @@ mod tests {
         }
         assert_eq!(may(1, "n2_a", 101), Ok(()), "it need not become silent first");
         assert_eq!(may(0, "n1_b", 101 + left.as_secs()), Ok(()));
+    }
+
+    /// Candidates wait while the lease changes, regardless of its holder.
+    #[test]
+    fn lease_of_a_holder_that_is_no_member_is_acquired_and_not_kept_alive() {
+        let guard = Guard::new(at(0));
+        let author = author("system:node:n2", "");
+        let caller = Caller::Node("n2".to_owned());
+        let may = |holder| {
+            let attempt = Attempt {
+                author: &author,
+                has_resource_version: true,
+                holder,
+            };
+            let election = Election {
+                caller: &caller,
+                holder_is_member: false,
+            };
+            guard
+                .judge_election("k", ("n1_a", DURATION), attempt, election, at(100))
+                .is_ok()
+        };
+        assert!(!may(Some("n1_a")), "kept alive by another");
+        assert!(!may(Some("")), "released by another");
+        assert!(may(Some("n2_a")) && may(None));
     }
 
     #[test]
