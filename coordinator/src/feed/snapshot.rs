@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ResourceVersion, Status};
-use yurt_collection::Collection;
+use yurt_collection::{Collection, History};
 use yurt_pool_protocol::feed::decode;
 use yurt_pool_protocol::feed::events::read_object;
 use yurt_pool_protocol::feed::snapshot::{Pending, already_applied, apply, check};
@@ -53,7 +53,8 @@ impl Feed {
             let mut all = self.pending.lock();
             let arriving = all.entry(collection.name().to_owned()).or_default();
             let (index, keys) = arriving.announce(&mut call, applied)?;
-            if let Err(status) = self.require_room_to_arrive(collection, &all, 0) {
+            let history_bytes = history.as_ref().map_or(0, History::bytes);
+            if let Err(status) = self.require_room_to_arrive(collection, &all, history_bytes) {
                 all.entry(collection.name().to_owned()).or_default().forget_announced();
                 return Err(status.into());
             }

@@ -80,6 +80,18 @@ impl Limits {
     }
 }
 
+// === impl History ===
+
+impl History {
+    /// Bytes that it holds.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let tombstones = self.tombstones.iter().map(Object::size);
+        let ranges = self.ranges.iter().map(|range| range.object.size());
+        tombstones.chain(ranges).sum::<usize>() + self.gaps.len() * size_of::<Gap>()
+    }
+}
+
 // === impl Gap ===
 
 impl Gap {

@@ -134,12 +134,18 @@ impl FaultyDisk {
     }
 }
 
-/// The feed of Services over `disk`, with node n1 as the leader.
+/// The feed of Services and Endpoints over `disk`, with node n1 as the leader.
 fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
-    let [services, leases] =
-        [("", "services"), ("coordination.k8s.io", "leases")].map(|(g, r)| find_kind(g, r).unwrap());
+    feed_of(disk, crate::config::POOL_BYTES_MAX)
+}
+
+/// As [`feed_on`], with this limit of its bytes.
+fn feed_of(disk: &Arc<Disk>, bytes_max: usize) -> (Arc<Feed>, Arc<PoolCollection>) {
+    let [services, endpoints, leases] =
+        [("", "services"), ("", "endpoints"), ("coordination.k8s.io", "leases")].map(|(g, r)| find_kind(g, r).unwrap());
     let store = ReplicaStore::open(disk.clone()).unwrap();
-    let replicas = Replicas::open(&[("services".to_owned(), services)], Some(store)).unwrap();
+    let kinds = [("services".to_owned(), services), ("endpoints".to_owned(), endpoints)];
+    let replicas = Replicas::open(&kinds, Some(store)).unwrap();
     let collections = PoolCollections::new(replicas.iter());
     let collection = collections.named("services").unwrap();
     let fence = Arc::new(Fence::new("s"));
@@ -164,7 +170,7 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
         storage: Arc::new(own),
         leases: Arc::new(SharedCollection::new(leases, false)),
         calls: TaskGroup::new(),
-        bytes_max: crate::config::POOL_BYTES_MAX,
+        bytes_max,
         folder: std::env::temp_dir(),
     };
     let metrics = FeedMetrics::new(&prometheus::Registry::new()).unwrap();
@@ -372,4 +378,25 @@ async fn answer_names_a_bounded_number_of_missing_bodies() {
     .await
     .unwrap();
     assert_eq!(left["missing"], MISSING_MAX);
+}
+
+/// A history arrives with its index, and is held until the last body has come.
+#[tokio::test]
+async fn history_of_a_snapshot_counts_among_the_bytes_that_arrive() {
+    let disk = FaultyDisk::new();
+    let (feed, _) = feed_of(&disk.disk, 20_000);
+    let deletions = |bytes: usize| {
+        let metadata = json!({"namespace": "x", "name": "b", "uid": "v", "resourceVersion": "6"});
+        let gone = json!({"metadata": metadata, "data": "x".repeat(bytes)});
+        let history = json!({"floor": "1", "gaps": [], "tombstones": [gone], "ranges": []});
+        json!({"at": "7", "index": [["x/a", "5"]], "history": history})
+    };
+    let refused = take(&feed, "services/snapshot", deletions(30_000)).await;
+    assert!(
+        matches!(&refused, Err(FeedError::Status(status)) if status.code() == 413),
+        "{refused:?}"
+    );
+    take(&feed, "services/snapshot", deletions(9_000)).await.unwrap();
+    let arriving = feed.pending.lock()["services"].bytes();
+    assert!((9_000..20_000).contains(&arriving), "{arriving}");
 }

@@ -156,10 +156,10 @@ impl<B: Bodies> Pending<B> {
         }
     }
 
-    /// Bytes of the index and of the bodies that have arrived.
+    /// Bytes of the index, of the history and of the bodies that have arrived.
     fn bytes(&self) -> usize {
         let index: usize = self.index.keys().map(|key| key.len() + ENTRY_BYTES).sum();
-        index + self.bodies.bytes()
+        index + self.history.as_ref().map_or(0, History::bytes) + self.bodies.bytes()
     }
 
     /// Bytes of the snapshot's objects, from `bodies` and from those already held.
