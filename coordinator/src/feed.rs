@@ -20,7 +20,6 @@ use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
-use yurt_pool_protocol::feed::snapshot::Arriving;
 use yurt_pool_protocol::feed::{CollectionStatus, ENCODINGS, PoolStatus, Refusal, VERSIONS};
 use yurt_pool_protocol::fence::{Claim, Election, Fence};
 use yurt_pool_protocol::members::COLLECTION;
@@ -71,8 +70,6 @@ pub(crate) struct Feed {
     storage: Arc<dyn Storage>,
     /// Last reported freshness of each collection, with its time.
     told: Mutex<BTreeMap<String, (bool, BootTime)>>,
-    /// Snapshots that are still arriving. Lock order: fence, this, collection.
-    pending: Mutex<BTreeMap<String, Arriving<bodies::Bodies>>>,
     /// Limit on the bytes of objects that are held, and of those that arrive.
     bytes_max: usize,
     /// Folder for bodies of a large snapshot.
@@ -150,7 +147,6 @@ impl Feed {
             replicas,
             storage,
             told: Mutex::default(),
-            pending: Mutex::default(),
             bytes_max,
             folder,
             leases,

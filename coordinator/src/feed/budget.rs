@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, Status};
 use yurt_collection::Collection;
-use yurt_pool_protocol::feed::snapshot::{Arriving, Pending};
+use yurt_pool_protocol::feed::snapshot::Pending;
 
 use super::Feed;
 use super::bodies::Bodies;
@@ -64,17 +64,13 @@ impl Feed {
         self.require(collection, self.held_bytes() - before + after)
     }
 
-    /// Checks that `more` bytes may arrive for `collection`, on top of those arriving for all collections.
+    /// Checks that `more` bytes may arrive for `collection`, on top of those arriving for all collections. The caller
+    /// locks none of them.
     ///
     /// # Errors
     /// 413 without room.
-    pub(super) fn require_room_to_arrive(
-        &self,
-        collection: &PoolCollection,
-        arriving: &BTreeMap<String, Arriving<Bodies>>,
-        more: usize,
-    ) -> Result<(), Status> {
-        let bytes: usize = arriving.values().map(Arriving::bytes).sum();
+    pub(super) fn require_room_to_arrive(&self, collection: &PoolCollection, more: usize) -> Result<(), Status> {
+        let bytes: usize = self.collections().map(|one| one.arriving().bytes()).sum();
         self.require(collection, bytes + more)
     }
 

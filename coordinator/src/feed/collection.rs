@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::time::BootTime;
+use yurt_pool_protocol::feed::snapshot::Arriving;
 use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
+
+use super::bodies::Bodies;
 
 /// A replica of a cloud collection, with the completeness and freshness that the feed reported.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub(crate) struct PoolCollection {
     since_void: Option<SinceVoid>,
     /// Serializes feed calls.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Snapshots that are still arriving. Lock order: fence, this, objects.
+    arriving: Mutex<Arriving<Bodies>>,
     // Never locked while the collection's lock is acquired.
     promise: Mutex<Promise>,
 }
@@ -93,6 +98,7 @@ impl PoolCollection {
             is_from_leader: false,
             since_void: None,
             turn: Arc::default(),
+            arriving: Mutex::default(),
             promise: Mutex::default(),
         }
     }
@@ -116,6 +122,11 @@ impl PoolCollection {
     /// Safe: a dropped future loses only its place in the queue.
     pub(super) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
+    }
+
+    /// Snapshots that are still arriving.
+    pub(super) fn arriving(&self) -> MutexGuard<'_, Arriving<Bodies>> {
+        self.arriving.lock()
     }
 
     /// The same with the record of its feeders, if it was voided.

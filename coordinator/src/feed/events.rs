@@ -8,6 +8,7 @@ use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::watch::EventType;
 use yurt_pool_protocol::feed::decode;
 use yurt_pool_protocol::feed::events::{apply, next, read_events};
+use yurt_pool_protocol::feed::snapshot::Arriving;
 use yurt_pool_protocol::members;
 // The feeding call holds the fence: there is no other writer, and `apply` compares the generation.
 use yurt_collection::Collection;
@@ -43,7 +44,7 @@ impl Feed {
             let judge = |held: &Collection, events: &[_]| self.judge_members(collection, user, held, events);
             let applied = collection.objects().update(|held| apply(held, &call, events, judge))?;
             // The collection goes on without an earlier leader's unfinished snapshot.
-            self.pending.lock().remove(collection.name());
+            *collection.arriving() = Arriving::default();
             self.metrics.batch(collection.name(), self.is_late(&election.holder));
             (applied, fence::guard(&election))
         };

@@ -208,7 +208,6 @@ impl Feed {
         for name in &gone {
             tracing::info!(collection = name, "Collection removed from pool scope");
             self.collections.remove(name);
-            self.pending.lock().remove(name);
             if let Err(error) = self.replicas.remove(name).await {
                 tracing::warn!(%error, collection = name, "Failed to delete the data of a resource that is no longer shared");
             }

@@ -10,7 +10,7 @@ use yurt_apimachinery::{Object, ResourceVersion, Status};
 use yurt_collection::{Collection, History};
 use yurt_pool_protocol::feed::decode;
 use yurt_pool_protocol::feed::events::read_object;
-use yurt_pool_protocol::feed::snapshot::{Pending, already_applied, apply, check};
+use yurt_pool_protocol::feed::snapshot::{Arriving, Pending, already_applied, apply, check};
 use yurt_pool_protocol::members;
 // The feeding call holds the fence: there is no other writer, and `check` compares the generation.
 use yurt_pool_protocol::feed::{BodiesCall, Progress, Refusal, SnapshotCall};
@@ -50,19 +50,17 @@ impl Feed {
                 check(held, (call.generation, call.at))?;
                 Ok::<_, Refusal>(held.position())
             })?;
-            let mut all = self.pending.lock();
-            let arriving = all.entry(collection.name().to_owned()).or_default();
-            let (index, keys) = arriving.announce(&mut call, applied)?;
+            let (index, keys) = collection.arriving().announce(&mut call, applied)?;
             let history_bytes = history.as_ref().map_or(0, History::bytes);
-            if let Err(status) = self.require_room_to_arrive(collection, &all, history_bytes) {
-                all.entry(collection.name().to_owned()).or_default().forget_announced();
+            if let Err(status) = self.require_room_to_arrive(collection, history_bytes) {
+                collection.arriving().forget_announced();
                 return Err(status.into());
             }
             let Some(index) = index else {
                 return Ok(json!({ "announced": keys }));
             };
-            let arriving = all.entry(collection.name().to_owned()).or_default();
             self.require_caller(collection, user, &index)?;
+            let mut arriving = collection.arriving();
             let before = arriving.pending.take();
             let pending = |held: &Collection| Pending::of(&call, index, history, held, before);
             arriving.pending = Some(collection.objects().read(pending));
@@ -98,10 +96,9 @@ impl Feed {
         let claim = call.claim();
         let begun = {
             let election = self.enter(collection, &claim, user)?;
-            let mut all = self.pending.lock();
             let bytes = objects.iter().map(Object::size).sum();
-            self.require_room_to_arrive(collection, &all, bytes)?;
-            match all.get_mut(collection.name()).and_then(|all| all.pending_of(&call)) {
+            self.require_room_to_arrive(collection, bytes)?;
+            match collection.arriving().pending_of(&call) {
                 Some(pending) => Ok(Arrival::of(pending, objects, self.spill_path(collection))?),
                 None => Err(fence::guard(&election)),
             }
@@ -115,8 +112,8 @@ impl Feed {
         };
         let arrived = arrival.stored().await?;
         {
-            let mut all = self.pending.lock();
-            let pending = all.get_mut(collection.name()).and_then(|all| all.pending_of(&call));
+            let mut arriving = collection.arriving();
+            let pending = arriving.pending_of(&call);
             arrived.keep(pending.ok_or_else(|| self.gap(collection))?);
         }
         if let Some(applied) = self.settle(collection, user, &claim).await? {
@@ -149,12 +146,11 @@ impl Feed {
         let (generation, at) = place.ok_or_else(|| self.gap(collection))?;
         self.cover(collection, generation, at).await?;
         let election = self.enter(collection, claim, user)?;
-        let mut all = self.pending.lock();
-        let pending = all.get(collection.name()).and_then(|all| all.pending.as_ref());
-        let pending = pending.ok_or_else(|| self.gap(collection))?;
+        let mut arriving = collection.arriving();
+        let pending = arriving.pending.as_ref().ok_or_else(|| self.gap(collection))?;
         self.require_room_of(collection, pending, &bodies)?;
         let at = collection.objects().update(|held| apply(held, pending, bodies))?;
-        all.remove(collection.name());
+        *arriving = Arriving::default();
         self.metrics.batch(collection.name(), self.is_late(&election.holder));
         tracing::info!(collection = collection.name(), %at, leader = election.holder, "Snapshot applied");
         let guard = fence::guard(&election);
@@ -176,8 +172,7 @@ impl Feed {
     }
 
     fn pending_here<T>(&self, collection: &PoolCollection, look: impl FnOnce(&mut Pending<Bodies>) -> T) -> Option<T> {
-        let mut all = self.pending.lock();
-        all.get_mut(collection.name())?.pending.as_mut().map(look)
+        collection.arriving().pending.as_mut().map(look)
     }
 
     fn spill_path(&self, collection: &PoolCollection) -> PathBuf {

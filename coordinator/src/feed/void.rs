@@ -162,7 +162,6 @@ impl Feed {
         // No running call may apply its data to the collection that is dropped.
         let _turn = old.turn().await;
         let _one = self.scope.changing().await;
-        self.pending.lock().remove(name);
         let empty = self.replace_with_nothing(&old).await;
         let empty = empty.map_err(|error| status_error::of_storage(&error))?;
         let feeders = self.voids.begin_feeders(name);

@@ -384,7 +384,7 @@ async fn answer_names_a_bounded_number_of_missing_bodies() {
 #[tokio::test]
 async fn history_of_a_snapshot_counts_among_the_bytes_that_arrive() {
     let disk = FaultyDisk::new();
-    let (feed, _) = feed_of(&disk.disk, 20_000);
+    let (feed, collection) = feed_of(&disk.disk, 20_000);
     let deletions = |bytes: usize| {
         let metadata = json!({"namespace": "x", "name": "b", "uid": "v", "resourceVersion": "6"});
         let gone = json!({"metadata": metadata, "data": "x".repeat(bytes)});
@@ -397,6 +397,33 @@ async fn history_of_a_snapshot_counts_among_the_bytes_that_arrive() {
         "{refused:?}"
     );
     take(&feed, "services/snapshot", deletions(9_000)).await.unwrap();
-    let arriving = feed.pending.lock()["services"].bytes();
+    let arriving = collection.arriving().bytes();
     assert!((9_000..20_000).contains(&arriving), "{arriving}");
+}
+
+/// The leader takes a resource out of the scope while a call about it runs. What came with that call holds no room that
+/// nothing would free.
+#[tokio::test]
+async fn what_arrives_goes_with_its_collection() {
+    let disk = FaultyDisk::new();
+    let (feed, _) = feed_of(&disk.disk, 20_000);
+    let leader = User::new(&format!("{NODE_PREFIX}n1"), &[NODES]);
+    let endpoints = feed.collections.named("endpoints").unwrap();
+    feed.collections.remove("endpoints");
+    let index = json!({"store": "s", "epoch": 1, "generation": 0, "at": "7", "index": [["x".repeat(15_000), "5"]]});
+    feed.take_snapshot(&endpoints, &leader, index.to_string().as_bytes())
+        .await
+        .unwrap();
+    let metadata = json!({"namespace": "x", "name": "a", "uid": "u", "resourceVersion": "5"});
+    let service = json!({"metadata": metadata, "data": "x".repeat(9_000)});
+    take(&feed, "services/snapshot", json!({"at": "7", "index": [["x/a", "5"]]}))
+        .await
+        .unwrap();
+    take(
+        &feed,
+        "services/snapshot/bodies",
+        json!({"at": "7", "objects": [service]}),
+    )
+    .await
+    .unwrap();
 }
