@@ -228,7 +228,7 @@ impl Feed {
         body: Received,
         bodies: &Arc<Bodies>,
     ) -> Result<Value, FeedError> {
-        let turn = self.collection_of(path)?.0.turn().await;
+        let turn = self.turn(path).await?;
         let (feed, user, path) = (self.clone(), user.clone(), path.to_owned());
         let (is_large, bodies) = (body.is_large(), bodies.clone());
         let call = async move {
@@ -244,6 +244,17 @@ impl Feed {
         };
         let taken = self.calls.detached("feed", call).await;
         taken.map_err(|lost| Status::internal(&lost.to_string()))?
+    }
+
+    /// Resolves when no other call of the collection in `path` runs. A void may replace it in between.
+    async fn turn(&self, path: &str) -> Result<tokio::sync::OwnedMutexGuard<()>, Status> {
+        loop {
+            let (collection, _) = self.collection_of(path)?;
+            let turn = collection.turn().await;
+            if Arc::ptr_eq(&collection, &self.collection_of(path)?.0) {
+                return Ok(turn);
+            }
+        }
     }
 
     /// As [`Self::take`], for a caller that neither disconnects nor calls twice at a time.

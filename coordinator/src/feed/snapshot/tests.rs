@@ -427,3 +427,25 @@ async fn what_arrives_goes_with_its_collection() {
     .await
     .unwrap();
 }
+
+/// A void replaces the collection while a call waits for its turn.
+#[tokio::test]
+async fn call_that_waited_takes_its_turn_at_the_present_collection() {
+    let disk = FaultyDisk::new();
+    let (feed, voided) = feed_on(&disk.disk);
+    let voids = voided.turn().await;
+    let mut call = std::pin::pin!(take(&feed, "services/snapshot", json!({"at": "7", "index": []})));
+    assert!(call.as_mut().now_or_never().is_none());
+    let replica = feed.replicas.named("services").unwrap();
+    feed.collections.insert(PoolCollection::new(replica));
+    let present = feed.collections.named("services").unwrap();
+    let other_call = present.turn().await;
+    drop(voids);
+    for _ in 0..1_000 {
+        assert!(call.as_mut().now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(present.objects().read(Collection::position).0, 0, "another call runs");
+    drop(other_call);
+    call.await.unwrap();
+}
