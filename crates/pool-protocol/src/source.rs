@@ -53,9 +53,14 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Minimum and maximum jitter per member of the pool: three nodes hardly wait, a thousand spread over 30 to 90 s.
 const JITTER_PER_MEMBER: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(90));
 
+/// Maximum number of members that count for the jitter: the number of nodes that Kubernetes supports in a cluster. A
+/// leader that feeds more must not keep the hubs from the cloud.
+const JITTER_MEMBERS_MAX: u32 = 5_000;
+
 /// Returns the jitter of a hub in a pool of `members`. Its `draw`, made once per process, is between 0 and 1.
 #[must_use]
 pub fn jitter(members: u32, draw: f64) -> Duration {
+    let members = members.min(JITTER_MEMBERS_MAX);
     let (least, most) = (JITTER_PER_MEMBER.0 * members, JITTER_PER_MEMBER.1 * members);
     least + (most - least).mul_f64(draw)
 }
@@ -160,6 +165,14 @@ mod tests {
             ..situation()
         };
         assert_eq!(choose(alone).0, Source::Cloud);
+    }
+
+    /// A leader may feed members that do not exist.
+    #[test]
+    fn no_number_of_members_keeps_a_hub_from_the_cloud_for_long() {
+        let secs = Duration::from_secs;
+        assert_eq!((jitter(1_000, 0.0), jitter(1_000, 1.0)), (secs(30), secs(90)));
+        assert_eq!(jitter(u32::MAX, 1.0), secs(450));
     }
 
     /// Conformance: 7.75
