@@ -193,6 +193,33 @@ fn thousand_nodes_that_are_cut_off_are_carried_before_their_next_beats() {
     assert!(now - secs(10) <= secs(10), "{:?}", now - secs(10));
 }
 
+/// A node may write its pool lease as often as it likes, or delete and create it; each forwarded beat costs two requests
+/// of the leader's link.
+#[test]
+fn node_that_beats_without_end_is_forwarded_at_a_bounded_rate() {
+    let mut plan = with_baseline();
+    let at = |tenths: u64| Duration::from_millis(100 * tenths);
+    let mut forwarded = 0;
+    for tenths in 1..=1_000_u32 {
+        let now = at(u64::from(tenths));
+        if tenths % 50 == 0 {
+            plan.handle_deleted("n");
+        }
+        plan.handle_lease(now, "n", lease(i64::from(tenths) + 100, true));
+        while plan.poll(now).is_some() {
+            forwarded += 1;
+            plan.handle_done("n");
+        }
+    }
+    assert!((20..=23).contains(&forwarded), "{forwarded} in 100 s");
+    let mut kubelet = Forwarder::new();
+    for beat in 0..100 {
+        kubelet.handle_lease(secs(10 * beat), "n", lease(i64::try_from(beat).unwrap(), true));
+        assert_eq!(kubelet.poll(secs(10 * beat)).is_some(), beat > 0, "beat {beat}");
+        kubelet.handle_done("n");
+    }
+}
+
 #[test]
 fn deleted_lease_is_forgotten() {
     let mut plan = with_baseline();
