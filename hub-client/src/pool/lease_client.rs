@@ -117,10 +117,8 @@ impl LeaseClient {
         timeout: Duration,
     ) -> Result<LeaseAnswer, ClientError> {
         let (status, headers, body) = self.client.request_json(method, path, body, timeout).await?;
-        let lease = status
-            .is_success()
-            .then(|| serde_json::from_slice(&body).ok())
-            .flatten();
+        let parsed = || serde_json::from_slice(&body).ok().filter(is_lease);
+        let lease = status.is_success().then(parsed).flatten();
         Ok(LeaseAnswer {
             status,
             headers,
@@ -143,6 +141,14 @@ impl LeaseAnswer {
         }
         Some(format!("coordinator: {}", describe_answer(self.status, &self.body)))
     }
+}
+
+/// True if `lease` has the form in which this hub changes it: a map of maps where a Lease has those.
+#[must_use]
+pub fn is_lease(lease: &Value) -> bool {
+    let (metadata, spec) = (&lease["metadata"], &lease["spec"]);
+    let is_map = |part: &Value| part.is_object() || part.is_null();
+    lease.is_object() && [metadata, &metadata["annotations"], spec].into_iter().all(is_map)
 }
 
 /// Sets an annotation of an object, or removes it if `value` is `None`.

@@ -22,7 +22,7 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use crate::failures::Failures;
 use crate::health::{CloudReach, CoordinatorReach};
-use crate::pool::lease_client::{LeaseAnswer, LeaseClient, WATCH_LASTS, micro_time, renew_time};
+use crate::pool::lease_client::{LeaseAnswer, LeaseClient, WATCH_LASTS, is_lease, micro_time, renew_time};
 use crate::replicas::follower::Backoff;
 use crate::upstream::json_watch::{JsonWatch, NotOpened, WatchBroken};
 
@@ -455,6 +455,9 @@ async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: Last
 
 async fn take_changes(mut events: JsonWatch, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Result<(), WatchBroken> {
     while let Some((event, lease)) = events.next().await? {
+        if !is_lease(&lease) {
+            return Err(WatchBroken);
+        }
         let seen = observe(lease, None, last);
         let input = match event {
             EventType::Deleted => Input::WatchedDeletion(seen.resource_version),

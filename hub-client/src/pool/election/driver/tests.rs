@@ -116,9 +116,8 @@ fn write_without_an_answer_may_have_been_stored() {
     }
 }
 
-/// Returns how often the lease watch is opened, and how often the prober is woken, within 30 s at a coordinator that
-/// sends `answer` and closes the connection.
-async fn openings_and_probes(answer: &'static str) -> (u32, u32) {
+/// A coordinator that sends `answer` over each connection and closes it, and the number of connections so far.
+fn coordinator(answer: &'static str) -> (HttpClient, Arc<AtomicU32>) {
     install_crypto_provider();
     let opened = Arc::<AtomicU32>::default();
     let openings = opened.clone();
@@ -136,6 +135,13 @@ async fn openings_and_probes(answer: &'static str) -> (u32, u32) {
     });
     let base = "http://coordinator".parse().unwrap();
     let client = HttpClient::over(base, None, Protocol::Http1, IDLE_TICK, Some(dial)).unwrap();
+    (client, opened)
+}
+
+/// Returns how often the lease watch is opened, and how often the prober is woken, within 30 s at a coordinator that
+/// sends `answer` and closes the connection.
+async fn openings_and_probes(answer: &'static str) -> (u32, u32) {
+    let (client, opened) = coordinator(answer);
     let (inputs, _told) = mpsc::channel(INPUTS_MAX);
     let wake = Arc::<Notify>::default();
     let lease = LeaseClient::new(client, "kube-system", "yurthub");
@@ -150,6 +156,33 @@ async fn openings_and_probes(answer: &'static str) -> (u32, u32) {
     let both = async { tokio::join!(watching, probing) };
     assert!(tokio::time::timeout(Duration::from_secs(30), both).await.is_err());
     (opened.load(Ordering::SeqCst), probes)
+}
+
+/// The driver writes into the lease last seen.
+#[tokio::test(start_paused = true)]
+async fn answer_that_is_no_lease_is_not_kept_as_one() {
+    let mut driver = driver(&TaskGroup::new());
+    let watched = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n\
+                   {\"type\":\"MODIFIED\",\"object\":[]}\n";
+    let read = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]";
+    for answer in [watched, read] {
+        driver.lease = LeaseClient::new(coordinator(answer).0, "kube-system", "yurthub");
+        let path = driver.lease.watch_path();
+        if let Ok(events) = JsonWatch::open(driver.lease.http(), &path, WATCH_LASTS).await {
+            let _ = take_changes(events, &driver.inputs.0, &driver.last).await;
+        }
+        driver.read(Attempt(1));
+        while !matches!(driver.inputs.1.recv().await, Some(Input::ReadDone(..))) {}
+        let renewal = LeaseWrite {
+            attempt: Attempt(2),
+            resource_version: Some(ResourceVersion(7)),
+            holder_identity: "me".to_owned(),
+            lease_duration_seconds: 15,
+            lease_transitions: 0,
+            changes_holder: false,
+        };
+        assert_eq!(driver.body(&renewal)["spec"]["holderIdentity"], "me", "after {answer}");
+    }
 }
 
 /// A hub that is no member asks for as long as it runs.
