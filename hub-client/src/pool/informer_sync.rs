@@ -81,14 +81,14 @@ impl InformerSync {
         let Ok(read) = self.lease.read(TIMEOUT).await else {
             return false;
         };
-        let exists = read.lease.is_some();
-        let mut body = read.lease.unwrap_or_else(|| self.lease.blank());
-        let previous = body["spec"]["renewTime"].as_str().map(str::to_owned);
+        let last = read.lease.as_ref();
+        let mut body = last.map_or_else(|| self.lease.blank(), |last| self.lease.blank_over(last));
+        let previous = last.and_then(|last| last["spec"]["renewTime"].as_str());
         body["spec"]["holderIdentity"] = self.identity.as_str().into();
         body["spec"]["leaseDurationSeconds"] = EVERY.as_secs().into();
-        body["spec"]["renewTime"] = renew_time(&self.clock, previous.as_deref()).into();
+        body["spec"]["renewTime"] = renew_time(&self.clock, previous).into();
         self.annotate(&mut body);
-        let written = if exists {
+        let written = if last.is_some() {
             self.lease.replace(&body, TIMEOUT).await
         } else {
             self.lease.create(&body, TIMEOUT).await

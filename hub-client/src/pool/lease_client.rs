@@ -101,6 +101,18 @@ impl LeaseClient {
         })
     }
 
+    /// Returns a Lease that replaces `last` and removes all that its holders added, managed fields included: a lease
+    /// that a member has filled up to the coordinator's limit would have no room for another holder.
+    #[must_use]
+    pub fn blank_over(&self, last: &Value) -> Value {
+        let mut blank = self.blank();
+        for field in ["uid", "resourceVersion"] {
+            blank["metadata"][field] = last["metadata"][field].clone();
+        }
+        blank["metadata"]["managedFields"] = json!([{}]);
+        blank
+    }
+
     fn collection(&self) -> String {
         format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
     }

@@ -118,6 +118,37 @@ async fn successor_keeps_nothing_that_a_former_holder_left_in_the_lease() {
     assert_eq!(lease["spec"]["leaseTransitions"], 0);
 }
 
+/// A lease that is filled up to the coordinator's limit has no room for what a successor adds.
+#[tokio::test]
+async fn successor_keeps_nothing_that_a_former_leader_left_in_the_sync_lease() {
+    let pool = Pool::start().await;
+    let sync = || {
+        pool.coordinator
+            .get("leases", Some("kube-system"), "leader-informer-sync")
+    };
+    pool.coordinator.put_lease(json!({
+        "metadata": {
+            "namespace": "kube-system",
+            "name": "leader-informer-sync",
+            "annotations": {"openyurt.io/rv-filled": "7", "filled": "x".repeat(16_000)},
+            "managedFields": [{"manager": "filled", "operation": "Apply"}],
+        },
+        "spec": {"holderIdentity": "n2_1", "renewTime": "2020-01-01T00:00:00.000000Z", "filled": "x"},
+    }));
+    let _hub = pool.leader("n1").await;
+    let is_ours = |lease: &Value| {
+        lease["spec"]["holderIdentity"]
+            .as_str()
+            .is_some_and(|one| one.starts_with("n1_"))
+    };
+    let lease = eventually("the leader renews it", async || sync().filter(is_ours)).await;
+    assert!(!lease.to_string().contains("filled"), "{lease}");
+    assert!(
+        lease["metadata"]["annotations"]["openyurt.io/rv-services"].is_string(),
+        "{lease}"
+    );
+}
+
 #[tokio::test]
 async fn flood_of_lease_changes_does_not_stop_the_election() {
     let pool = Pool::start().await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::watch::EventType;
@@ -353,7 +353,7 @@ impl Driver {
         let seen = self.machine.lock().lease().cloned();
         let last = self.last.lock().clone().filter(|_| write.resource_version.is_some());
         let mut body = match last {
-            Some(last) if write.changes_holder => self.blank_over(&last),
+            Some(last) if write.changes_holder => self.lease.blank_over(&last),
             Some(last) => last,
             None => self.lease.blank(),
         };
@@ -374,15 +374,6 @@ impl Driver {
             spec.remove("acquireTime");
         }
         body
-    }
-
-    /// Returns a Lease that replaces `last` and removes all that its holders added, managed fields included: a lease
-    /// that a member has filled up to the coordinator's limit would have no room for another holder.
-    fn blank_over(&self, last: &Value) -> Value {
-        let mut blank = self.lease.blank();
-        blank["metadata"]["uid"] = last["metadata"]["uid"].clone();
-        blank["metadata"]["managedFields"] = json!([{}]);
-        blank
     }
 }
 
