@@ -7,7 +7,7 @@ use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::{Object, json_text};
 use yurt_pool_protocol::heartbeat::forward::is_relayed;
 use yurt_pool_protocol::heartbeat::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION};
-use yurt_pool_protocol::names::NODE_LEASES;
+use yurt_pool_protocol::names::{INFORMER_SYNC_KEY, NODE_LEASES};
 
 /// Name of the collection.
 pub(crate) const COLLECTION: &str = "leases.coordination.k8s.io";
@@ -31,7 +31,7 @@ pub(crate) fn is_delegated(lease: &Object) -> bool {
 pub(crate) fn guarded(key: &str) -> Option<&str> {
     let lease = key.strip_prefix('/')?.strip_prefix(COLLECTION)?.strip_prefix('/')?;
     let namespace = lease.split_once('/').map(|(namespace, _)| namespace);
-    (namespace != Some(NODE_LEASES)).then_some(lease)
+    (namespace != Some(NODE_LEASES) && lease != INFORMER_SYNC_KEY).then_some(lease)
 }
 
 /// Holder of a stored lease; empty when there is none, or the lease cannot be parsed.

@@ -5,7 +5,7 @@ use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::{Object, ObjectKey, Status};
 use yurt_pool_protocol::guard::DURATION_SECONDS_MAX;
-use yurt_pool_protocol::names::{ELECTION_KEY, NODE_LEASES};
+use yurt_pool_protocol::names::{ELECTION_KEY, INFORMER_SYNC_KEY, NODE_LEASES};
 use yurt_storage::Durability;
 
 use super::Resource;
@@ -71,9 +71,9 @@ fn same_but(old: &Value, new: &Value, aside: &[&str]) -> bool {
     }
 }
 
-/// True if the guard covers this object.
+/// True if the guard covers this object. The lease of the pool's data is no election: the leader alone may write it.
 pub(super) fn is_guarded(resource: &Resource, key: &ObjectKey) -> bool {
-    may_be_guarded(resource, key.namespace())
+    may_be_guarded(resource, key.namespace()) && key.as_str() != INFORMER_SYNC_KEY
 }
 
 /// True if the guard may cover objects of a namespace.

@@ -188,3 +188,26 @@ async fn holder_that_is_no_member_protects_nobody() {
     assert_eq!(taken.header("yurt-epoch"), Some("2"), "{:?}", taken.body);
     assert_ne!(rv(&taken.expect(200)), rv(&elected));
 }
+
+/// The lease of the pool's data is no election: a leader that left a long duration in it kept every successor out after
+/// a restart, when renewals may have been lost.
+#[tokio::test]
+async fn sync_lease_of_a_former_leader_keeps_no_successor_out() {
+    let mut server = pool().await;
+    let former = server.node("n1");
+    elect(&former, "n1_a").await;
+    let sync = json!({
+        "metadata": {"name": "leader-informer-sync"},
+        "spec": {"holderIdentity": "n1_a", "leaseDurationSeconds": i32::MAX},
+    });
+    former.post(LEASES, &sync).await.expect(201);
+    hold(&former, "").await.expect(200);
+    server.kill();
+    server.start_again().await;
+    let successor = server.node("n2");
+    hold(&successor, "n2_a").await.expect(200);
+    let path = format!("{LEASES}/leader-informer-sync");
+    let mut sync = successor.get(&path).await.expect(200);
+    sync["spec"]["holderIdentity"] = json!("n2_a");
+    successor.put(&path, &sync).await.expect(200);
+}

@@ -32,5 +32,7 @@ pub const ELECTION_LEASE: &str = "yurthub";
 pub const ELECTION_KEY: &str = "kube-system/yurthub";
 /// Name of the lease, in [`ELECTION_NAMESPACE`], with which a leader states that the pool's data is complete and fresh.
 pub const INFORMER_SYNC_LEASE: &str = "leader-informer-sync";
+/// Key of that lease.
+pub const INFORMER_SYNC_KEY: &str = "kube-system/leader-informer-sync";
 /// Maximum size of a lease that a hub reads or sends, bytes.
 pub const LEASE_BYTES_MAX: usize = 1 << 20;
