@@ -51,6 +51,7 @@ pub use log::{Change, ChangeKind, Step};
 pub use mark::ahead_of;
 pub use reader::{Delivery, Expired, Reader, Snapshot};
 pub use snapshot_at::{KeyRange, SnapshotAt};
+use timeline::Previous;
 pub use timeline::{Contradiction, Resumption};
 pub use write::{Recovered, WriteError};
 
@@ -69,6 +70,9 @@ pub const SELECTION_LOG_MIN: usize = 4 << 10;
 pub const SELECTION_TOMBSTONES_MIN: usize = 64 << 10;
 /// Maximum number of tombstones; the oldest is dropped first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
+/// Bytes of the objects of older generations above which no further ones are kept: clients of older generations then
+/// start over.
+pub const PREVIOUS_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of gaps; the oldest is dropped first and raises the floor.
 pub const GAPS_MAX: usize = 32;
 
@@ -116,7 +120,7 @@ pub struct Collection {
     /// Highest RV that may have been served in an older generation; zero when there was none.
     high: ResourceVersion,
     /// Objects that clients of older generations may hold and that are absent here.
-    previous: Vec<Object>,
+    previous: Previous,
     /// Upper bound of the RVs that may have been served elsewhere: before a recovery, or by other processes.
     served_to: ResourceVersion,
     /// The stored mark; zero when no commit contains this generation.
@@ -162,7 +166,7 @@ impl Collection {
             generation: 0,
             required: 0,
             high: ResourceVersion::ZERO,
-            previous: Vec::new(),
+            previous: Previous::default(),
             served_to: ResourceVersion::ZERO,
             mark: ResourceVersion::ZERO,
             mark_wanted: ResourceVersion::ZERO,

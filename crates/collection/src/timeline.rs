@@ -11,6 +11,9 @@
 //! An RV above `C` and not above H is of an older generation: its client may know objects that never existed here. No
 //! client loops, because one that starts over holds `C`. Copies of this collection know their generation and are
 //! resumed by number.
+//!
+//! Objects of older generations are kept up to [`PREVIOUS_BYTES_MAX`]. If there are more, every RV up to H gets 410,
+//! `C` excepted.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +21,14 @@ use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Collection, Expired, RangeTombstone, Reader};
+use super::{Collection, Expired, PREVIOUS_BYTES_MAX, RangeTombstone, Reader};
+
+/// Objects that clients of older generations may hold and that are absent now: their last states.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Previous {
+    objects: Vec<Object>,
+    bytes: usize,
+}
 
 /// An event that cannot follow from the held state: the source has another history.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -56,6 +66,31 @@ pub enum Resumption {
     Later,
 }
 
+// === impl Previous ===
+
+impl Previous {
+    /// True if objects may be missing. The bytes show it after a restart as well.
+    fn is_cut(&self) -> bool {
+        self.bytes > PREVIOUS_BYTES_MAX
+    }
+
+    /// Adds an object, unless too many bytes are held already.
+    pub(super) fn push(&mut self, object: Object) {
+        if !self.is_cut() {
+            self.bytes += object.size();
+            self.objects.push(object);
+        }
+    }
+}
+
+impl FromIterator<Object> for Previous {
+    fn from_iter<T: IntoIterator<Item = Object>>(objects: T) -> Self {
+        let mut previous = Self::default();
+        objects.into_iter().for_each(|object| previous.push(object));
+        previous
+    }
+}
+
 // === impl Collection ===
 
 impl Collection {
@@ -75,7 +110,7 @@ impl Collection {
     /// Objects of older generations that a client may still hold: their last states.
     #[must_use]
     pub fn previous(&self) -> &[Object] {
-        &self.previous
+        &self.previous.objects
     }
 
     /// Decides how a client at `position`, which cannot name its generation, may resume.
@@ -86,11 +121,12 @@ impl Collection {
         let floor = self.floor;
         let is_ahead = position > self.position;
         let is_of_another_history = is_ahead && self.position <= self.high && !self.high.is_zero();
+        let is_forgotten = self.previous.is_cut() && position <= self.high && position != self.position;
         if is_ahead && self.derived.is_some() && !is_of_another_history {
             Ok(Resumption::Later)
         } else if position > self.unsettled() && !is_of_another_history {
             Ok(Resumption::ByNumber)
-        } else if position < floor || is_of_another_history || self.is_in_gap(position) {
+        } else if position < floor || is_of_another_history || is_forgotten || self.is_in_gap(position) {
             Err(Expired { position, floor })
         } else {
             Ok(Resumption::Everything)
@@ -122,7 +158,7 @@ impl Collection {
             .values()
             .filter(|object| object.resource_version() <= to);
         let hidden = self.withheld().map(|withheld| &withheld.object);
-        let gone = ranges.map(|range| &range.object).chain(buried).chain(&self.previous);
+        let gone = ranges.map(|range| &range.object).chain(buried).chain(self.previous());
         let gone = gone.chain(hidden);
         // An object that exists again under that name is sent as a change, as after a list: the client may well hold
         // it.
@@ -175,17 +211,20 @@ impl Collection {
     }
 
     /// State that a new generation, which begins with `list` at `at`, keeps of this one.
-    pub(super) fn leave_behind(&self, list: &[Object], at: ResourceVersion) -> (ResourceVersion, Vec<Object>) {
+    pub(super) fn leave_behind(&self, list: &[Object], at: ResourceVersion) -> (ResourceVersion, Previous) {
         if self.position.is_zero() {
-            return (ResourceVersion::ZERO, Vec::new());
+            return (ResourceVersion::ZERO, Previous::default());
         }
         let high = self.high.max(self.position).max(self.served_to);
         if at > high {
             // Clients of older generations are below the floor.
-            return (high, Vec::new());
+            return (high, Previous::default());
+        }
+        if self.previous.is_cut() {
+            return (high, self.previous.clone());
         }
         let ranges = self.ranges.iter().map(|range| &range.object);
-        let buried = self.previous.iter().chain(self.tombstones.values()).chain(ranges);
+        let buried = self.previous().iter().chain(self.tombstones.values()).chain(ranges);
         let known: BTreeMap<&ObjectKey, &Object> = inserted(buried.chain(self.objects()).map(|o| (o.key(), o)));
         let listed: BTreeMap<&ObjectKey, &str> = inserted(list.iter().map(|o| (o.key(), o.uid())));
         let is_gone = |(key, object): &(&ObjectKey, &Object)| listed.get(key) != Some(&object.uid());
@@ -196,7 +235,7 @@ impl Collection {
     /// The previous objects in the form that a store keeps: ranges that begin at zero, where no list's range begins.
     pub(super) fn previous_ranges(&self) -> impl Iterator<Item = RangeTombstone> {
         let to = ResourceVersion(self.high.0.saturating_add(1));
-        self.previous.iter().map(move |object| RangeTombstone {
+        self.previous().iter().map(move |object| RangeTombstone {
             after: ResourceVersion::ZERO,
             to,
             object: object.clone(),
@@ -206,8 +245,8 @@ impl Collection {
     /// Drops the previous objects once the floor has passed H: clients of older generations then start over and need no
     /// deletions.
     pub(super) fn forget_previous(&mut self) {
-        if !self.previous.is_empty() && self.floor > self.unsettled() {
-            self.previous = Vec::new();
+        if !self.previous().is_empty() && self.floor > self.unsettled() {
+            self.previous = Previous::default();
         }
     }
 }

@@ -8,7 +8,7 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 use yurt_codec::encoding_cache;
 
-use super::{Change, ChangeKind, Collection, Dirty, Expired, Gap, Live, RangeTombstone, Step, ahead_of};
+use super::{Change, ChangeKind, Collection, Dirty, Expired, Gap, Live, Previous, RangeTombstone, Step, ahead_of};
 
 /// Reason why a write was rejected; nothing was changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -335,7 +335,7 @@ impl Collection {
         self.ranges.clear();
         self.unknown_below.clear();
         self.gaps.clear();
-        self.previous.clear();
+        self.previous = Previous::default();
         self.clear_mark();
         self.log.clear();
         (self.log_bytes, self.tombstone_bytes) = (0, 0);

@@ -165,3 +165,42 @@ fn what_cannot_follow_from_what_is_held_contradicts_it() {
         ));
     }
 }
+
+/// A hostile leader may feed one generation after the other, each with other objects.
+#[test]
+fn what_is_kept_of_older_generations_is_bounded_and_their_clients_start_over() {
+    let mut collection = Collection::new(true);
+    for generation in 0..40 {
+        let list = (0..8).map(|n| {
+            let metadata =
+                format!(r#"{{"namespace":"shop","name":"s-{generation}-{n}","uid":"u","resourceVersion":"50"}}"#);
+            let text = format!(r#"{{"metadata":{metadata},"data":"{}"}}"#, "x".repeat(64 << 10));
+            Object::parse(Bytes::from(text), find_kind("", "services").unwrap()).unwrap()
+        });
+        collection.restart(generation, list.collect(), rv(100));
+    }
+    let kept = |collection: &Collection| collection.previous().iter().map(Object::size).sum::<usize>();
+    assert!(
+        kept(&collection) <= PREVIOUS_BYTES_MAX + (128 << 10),
+        "{}",
+        kept(&collection)
+    );
+    collection.advance(rv(120));
+    assert_eq!(collection.high(), rv(100));
+    let mut recovered = Collection::new(true);
+    recovered.recover(collection.to_recovered());
+    for collection in [&mut collection, &mut recovered] {
+        assert!(collection.resumption(rv(100)).is_err(), "its deletions are forgotten");
+        assert_eq!(collection.resumption(rv(101)), Ok(Resumption::ByNumber));
+        assert!(collection.open(rv(100)).is_ok(), "a copy knows its generation");
+    }
+    collection.restart(40, Vec::new(), rv(90));
+    assert_eq!(
+        collection.resumption(rv(90)),
+        Ok(Resumption::Everything),
+        "no client loops"
+    );
+    collection.advance(rv(91));
+    assert!(collection.resumption(rv(90)).is_err());
+    assert!(kept(&collection) <= PREVIOUS_BYTES_MAX + (128 << 10));
+}
