@@ -15,9 +15,8 @@ use super::shares::{Part, Shares};
 
 /// Maximum bytes of one body: kube-apiserver's own limit, and twice what etcd takes.
 const BODY_MAX: usize = 3 << 20;
-/// Maximum bytes of the bodies of one origin: two of the largest.
-const SHARE: usize = 2 * BODY_MAX;
-/// Maximum bytes of the bodies of all callers that do not act as the node.
+/// Maximum bytes of the bodies of all callers that do not act as the node. One origin alone gets a fifth: one of the
+/// largest, and half as much again.
 const TOTAL: usize = 24 << 20;
 /// Maximum bytes of the bodies of components that act as the node.
 const NODE_TOTAL: usize = 24 << 20;
@@ -36,8 +35,8 @@ struct BodyRoom(Part);
 impl Default for Bodies {
     fn default() -> Self {
         Self {
-            node: Shares::new(NODE_TOTAL, NODE_TOTAL),
-            others: Shares::new(TOTAL, SHARE),
+            node: Shares::undivided(NODE_TOTAL),
+            others: Shares::fair(TOTAL),
         }
     }
 }
@@ -121,20 +120,29 @@ mod tests {
         full(vec![b'x'; BODY_MAX])
     }
 
+    /// A body of 256 KiB.
+    fn quarter() -> Body {
+        full(vec![b'x'; 256 << 10])
+    }
+
     #[tokio::test]
-    async fn bodies_of_one_pod_or_of_many_leave_room_for_the_node() {
+    async fn bodies_of_one_pod_or_of_many_leave_room_for_others_and_the_node() {
         let (bodies, mut held) = (Bodies::default(), Vec::new());
-        for number in 0..4 {
-            for _ in 0..2 {
-                held.push(bodies.read(&pod(number), largest()).await.unwrap());
+        held.push(bodies.read(&pod(0), largest()).await.unwrap());
+        for number in 0..8 {
+            while let Ok(read) = bodies.read(&pod(number), quarter()).await {
+                held.push(read);
             }
-            let refused = bodies.read(&pod(number), full("x")).await.map(drop).unwrap_err();
-            assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
         }
-        assert_eq!(bodies.read(&pod(9), full("x")).await.map(drop).unwrap_err().code(), 429);
-        assert_eq!(bodies.room_of(&pod(9), 1).map(drop).unwrap_err().code(), 429);
-        assert!(bodies.read(&caller(Credential::Node, 1), largest()).await.is_ok());
-        held.pop();
+        let refused = bodies.read(&pod(0), full("x")).await.map(drop).unwrap_err();
+        assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
+        assert_eq!(bodies.room_of(&pod(0), 1).map(drop).unwrap_err().code(), 429);
+        assert!(bodies.read(&pod(9), quarter()).await.is_ok());
+        assert_eq!(bodies.read(&pod(9), largest()).await.map(drop).unwrap_err().code(), 429);
+        for _ in 0..NODE_TOTAL / BODY_MAX {
+            held.push(bodies.read(&caller(Credential::Node, 1), largest()).await.unwrap());
+        }
+        drop(held);
         assert!(bodies.read(&pod(9), largest()).await.is_ok());
     }
 
@@ -144,12 +152,9 @@ mod tests {
             let pieces = (0..count).map(|_| Ok::<_, BoxError>(Bytes::from_static(&[b'x'; 1 << 20])));
             body_of(stream::iter(pieces.collect::<Vec<_>>()))
         });
-        let _held = [
-            bodies.read(&pod(1), largest()).await.unwrap(),
-            bodies.read(&pod(1), pieces(1)).await.unwrap(),
-        ];
-        assert_eq!(bodies.read(&pod(1), pieces(3)).await.map(drop).unwrap_err().code(), 429);
-        assert!(bodies.read(&pod(1), pieces(2)).await.is_ok());
+        let _held = bodies.read(&pod(1), largest()).await.unwrap();
+        assert_eq!(bodies.read(&pod(1), pieces(2)).await.map(drop).unwrap_err().code(), 429);
+        assert!(bodies.read(&pod(1), pieces(1)).await.is_ok());
         assert_eq!(bodies.read(&pod(2), pieces(4)).await.map(drop).unwrap_err().code(), 413);
     }
 }

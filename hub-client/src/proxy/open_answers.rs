@@ -13,14 +13,12 @@ use yurt_runtime::http::{Body, holding};
 use super::caller::{Caller, Credential};
 use super::shares::{Part, Shares};
 
-/// Maximum number of answers of all origins that end by themselves: 50 MB if all readers stall.
+/// Maximum number of answers of all origins that end by themselves: 50 MB if all readers stall. One origin alone gets
+/// about a hundred: a client with a hundred informers lists as many collections at once.
 const CALLS: usize = 512;
-/// Maximum number of those of one origin. A client with a hundred informers lists as many collections at once.
-const CALLS_SHARE: usize = 128;
-/// Maximum number of watches and logs of all origins that pass from the cloud: 100 MB if all readers stall.
+/// Maximum number of watches and logs of all origins that pass from the cloud: 100 MB if all readers stall. One origin
+/// alone gets about two hundred: two clients with a hundred informers, or the old and the new one of an update.
 const STREAMS: usize = 1024;
-/// Maximum number of those of one origin: two clients with a hundred informers, or the old and the new one of an update.
-const STREAMS_SHARE: usize = 256;
 /// Seconds of `Retry-After` for a caller beyond a limit.
 const RETRY_AFTER: u32 = 1;
 
@@ -33,13 +31,13 @@ impl OpenAnswers {
     /// Answers that end by themselves.
     #[must_use]
     pub fn calls() -> Self {
-        Self(Shares::new(CALLS, CALLS_SHARE))
+        Self(Shares::fair(CALLS))
     }
 
     /// Watches and logs.
     #[must_use]
     pub fn streams() -> Self {
-        Self(Shares::new(STREAMS, STREAMS_SHARE))
+        Self(Shares::fair(STREAMS))
     }
 
     /// Counts one more answer for `caller`, until the returned part is dropped. `None` for a component that acts as the
@@ -96,20 +94,20 @@ mod tests {
 
     #[test]
     fn pods_have_shares_of_the_answers_and_the_node_has_no_limit() {
-        for (open, all, share) in [
-            (OpenAnswers::calls(), CALLS, CALLS_SHARE),
-            (OpenAnswers::streams(), STREAMS, STREAMS_SHARE),
-        ] {
-            let held: Vec<_> = (0..all / share).map(|number| taken(&open, &pod(number))).collect();
-            assert!(held.iter().all(|of_one| of_one.len() == share));
-            assert!(taken(&open, &pod(9)).is_empty());
+        for (open, alone) in [(OpenAnswers::calls(), 102), (OpenAnswers::streams(), 204)] {
+            let mut held = vec![taken(&open, &pod(0))];
+            assert_eq!(held[0].len(), alone);
+            held.extend((1..16).map(|number| taken(&open, &pod(number))));
+            let refused = open.one_more(&pod(0)).map(drop).unwrap_err();
+            assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
+            assert!(open.one_more(&pod(16)).is_ok());
             let node = Caller {
                 credential: Credential::Node,
                 ..pod(0)
             };
             assert_eq!(taken(&open, &node).len(), 2 * STREAMS);
             drop(held);
-            assert_eq!(taken(&open, &pod(9)).len(), share);
+            assert_eq!(taken(&open, &pod(16)).len(), alone);
         }
     }
 }

@@ -1,7 +1,9 @@
-//! Shares: a maximum of something that all origins may hold together, and one for each of them.
+//! Shares: a maximum of something that all origins may hold together, divided among them.
 //!
-//! An origin gets no more than its share, so it cannot take what others need. Tokens cost nothing to make up, addresses
-//! cannot be made up.
+//! An origin may hold a quarter of what it leaves free: alone it gets a fifth of the total, and each further greedy one a
+//! fifth of the rest. So a newcomer finds something, though nothing is taken back: a client that reads nothing can hold
+//! its part for as long as it likes. Twenty origins leave one of 512. Tokens cost nothing to make up, origins cannot be
+//! made up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +12,14 @@ use parking_lot::Mutex;
 
 use super::caller::Origin;
 
-/// Amounts that all origins hold, and their maxima.
+/// Amount that an origin leaves free for each one that it holds.
+const FREE_FOR_EACH: usize = 4;
+
+/// Amounts that all origins hold, and their maximum.
 pub(super) struct Shares {
     total: usize,
-    share: usize,
+    /// Amount that must stay free for each one that an origin holds.
+    free_for_each: usize,
     held: Mutex<Amounts>,
 }
 
@@ -34,11 +40,20 @@ pub(super) struct Part {
 // === impl Shares ===
 
 impl Shares {
-    /// All origins hold at most `total`, and one of them `share`.
-    pub(super) fn new(total: usize, share: usize) -> Arc<Self> {
+    /// All origins hold at most `total`, and each leaves most of the rest to the others.
+    pub(super) fn fair(total: usize) -> Arc<Self> {
+        Self::new(total, FREE_FOR_EACH)
+    }
+
+    /// All origins hold at most `total`, and one of them may hold it alone.
+    pub(super) fn undivided(total: usize) -> Arc<Self> {
+        Self::new(total, 0)
+    }
+
+    fn new(total: usize, free_for_each: usize) -> Arc<Self> {
         Arc::new(Self {
             total,
-            share,
+            free_for_each,
             held: Mutex::default(),
         })
     }
@@ -56,13 +71,14 @@ impl Shares {
 // === impl Part ===
 
 impl Part {
-    /// Raises the part to `amount`; false if that exceeds a maximum, and the part stays as it is.
+    /// Raises the part to `amount`; false if that is more than the origin may hold, and the part stays as it is.
     pub(super) fn grow(&mut self, amount: usize) -> bool {
         let more = amount.saturating_sub(self.amount);
         let mut held = self.shares.held.lock();
         let own = held.of.get(&self.origin).map_or(more, |own| own.saturating_add(more));
         let all = held.all.saturating_add(more);
-        if own > self.shares.share || all > self.shares.total {
+        let free = self.shares.total.checked_sub(all);
+        if free.is_none_or(|free| own.saturating_mul(self.shares.free_for_each) > free) {
             return false;
         }
         held.all = all;
@@ -103,19 +119,38 @@ mod tests {
     }
 
     #[test]
-    fn origin_gets_its_share_and_all_get_the_total() {
-        let shares = Shares::new(10, 4);
-        let _parts = [1, 2].map(|number| part(&shares, pod(number), 4).unwrap());
-        assert!(part(&shares, pod(1), 1).is_none());
-        assert!(part(&shares, pod(3), 3).is_none());
-        assert!(part(&shares, pod(3), 2).is_some());
+    fn newcomer_gets_a_part_after_many_greedy_origins() {
+        let shares = Shares::fair(512);
+        let mut held = Vec::new();
+        let amounts = (0..16).map(|number| {
+            let before = held.len();
+            held.extend(std::iter::from_fn(|| part(&shares, pod(number), 1)));
+            held.len() - before
+        });
+        let amounts: Vec<usize> = amounts.collect();
+        assert!(
+            amounts.starts_with(&[102, 82, 65, 52]) && !amounts.contains(&0),
+            "{amounts:?}"
+        );
+        assert!((16..100).all(|number| part(&shares, pod(number), 1).is_some()));
+    }
+
+    #[test]
+    fn origin_leaves_most_of_the_rest_free_and_all_get_the_total() {
+        let shares = Shares::fair(10);
+        let _two = part(&shares, pod(1), 2).unwrap();
+        assert!(part(&shares, pod(1), 1).is_none() && part(&shares, pod(2), 2).is_none());
+        assert!(part(&shares, pod(2), 1).is_some());
+        let shares = Shares::undivided(10);
+        let _all = part(&shares, pod(1), 10).unwrap();
+        assert!(part(&shares, pod(2), 1).is_none());
     }
 
     #[test]
     fn part_that_ends_gives_all_back_and_one_that_cannot_grow_stays() {
-        let shares = Shares::new(10, 4);
+        let shares = Shares::fair(20);
         let mut first = part(&shares, pod(1), 1).unwrap();
-        assert!(first.grow(3) && first.grow(2) && !first.grow(5));
+        assert!(first.grow(3) && first.grow(2) && !first.grow(5) && !first.grow(usize::MAX));
         assert!(part(&shares, pod(1), 2).is_none());
         drop(first);
         assert!(part(&shares, pod(1), 4).is_some());

@@ -179,7 +179,7 @@ async fn readers_that_stall_delay_no_other_stream_of_their_connection() {
 
 #[tokio::test]
 async fn answers_that_a_bearer_does_not_read_take_its_share_alone() {
-    const SHARE: usize = 128;
+    const SHARE: usize = 102;
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     cloud.on(WATCHED, async |_| Response::new(large().0));
