@@ -22,6 +22,7 @@ mod chunks;
 pub mod client;
 mod gzip;
 mod gzip_frames;
+mod holding;
 mod inflate;
 pub mod server;
 mod tcp;
@@ -32,6 +33,7 @@ pub use breaking::broken_by;
 pub use chunks::{chunks, joined};
 pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, GzipPlace, accepts_gzip, gzip};
 pub use gzip_frames::{gzip_bytes, gzip_frames, mark_gzip};
+pub use holding::holding;
 pub use inflate::{ACCEPT_GZIP, Decoded, Inflate, UnknownEncoding, inflate_for};
 
 /// Any error of a body.
@@ -69,16 +71,6 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     body.map_err(Into::into).boxed_unsync()
-}
-
-/// The same body, which keeps `held` until it is dropped.
-#[must_use]
-pub fn holding(body: Body, held: impl Send + 'static) -> Body {
-    let of_closure = move |error| {
-        let _ = &held;
-        error
-    };
-    body.map_err(of_closure).boxed_unsync()
 }
 
 /// The same body, which ends at a frame boundary once `ends` is cancelled: for endless answers only.
