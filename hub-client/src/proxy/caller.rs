@@ -7,7 +7,7 @@ mod tests;
 pub mod token;
 
 use std::borrow::Cow;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, Uri};
@@ -45,7 +45,7 @@ pub struct Caller {
 /// Origin of a caller. Unlike tokens, the caller cannot make it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
-    /// IP address.
+    /// IP address; 127.0.0.1 for a process of this machine, which may use any loopback address.
     pub address: IpAddr,
     /// Uid, for a process of this machine.
     pub uid: Option<u32>,
@@ -113,15 +113,33 @@ impl Callers {
             (Some(token), _) => Credential::Token(token.to_owned()),
             (None, _) => as_node(false)?,
         };
-        let origin = Origin {
-            address: peer.addr.ip().to_canonical(),
-            uid: peer.uid,
-        };
         Ok(Caller {
             component,
             credential,
-            origin,
+            origin: Origin::of(peer),
         })
+    }
+}
+
+// === impl Origin ===
+
+impl Origin {
+    fn of(peer: &Peer) -> Self {
+        let address = peer.addr.ip().to_canonical();
+        let is_here = peer.uid.is_some() || address.is_loopback();
+        Self {
+            address: if is_here { Ipv4Addr::LOCALHOST.into() } else { address },
+            uid: peer.uid,
+        }
+    }
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.uid {
+            Some(uid) => write!(f, "uid {uid}"),
+            None => self.address.fmt(f),
+        }
     }
 }
 
@@ -147,12 +165,12 @@ impl Caller {
     }
 
     /// Returns the owner of the connection's place; `None` if the connection's certificate names it. The node may take
-    /// all places. Pods are counted by address, because each has its own.
+    /// all places. Pods are counted by address, because each has its own, and processes of this machine by uid.
     #[must_use]
     pub fn known(&self) -> Option<KnownCaller> {
         let (name, rank) = match self.credential {
             Credential::Node => ("the node".to_owned(), Rank::Administrator),
-            Credential::Token(_) => (self.origin.address.to_string(), Rank::Member),
+            Credential::Token(_) => (self.origin.to_string(), Rank::Member),
             Credential::Certificate { .. } => return None,
         };
         Some(KnownCaller { name, rank })

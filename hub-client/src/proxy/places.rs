@@ -2,8 +2,8 @@
 //!
 //! There are places for requests, and as many again for requests that open a stream: watches and upgrades. Those hold
 //! theirs until their headers are sent. A fifth of the places is reserved for components that act as the node; they may
-//! use all of them. The others are shared round-robin by origin: tokens cost nothing to make up, addresses cannot be
-//! made up.
+//! use all of them. The others are shared round-robin by origin: tokens cost nothing to make up, origins cannot be made
+//! up.
 
 use std::time::Duration;
 
@@ -104,12 +104,12 @@ impl Drop for PlaceGuard {
     }
 }
 
-/// Returns the owner of a queue: a component of the node, a user proved by a certificate, or an address.
+/// Returns the owner of a queue: a component of the node, a user proved by a certificate, or an origin.
 fn client(caller: &Caller) -> String {
     match &caller.credential {
         Credential::Node => format!("node {}", caller.component),
         Credential::Certificate { user, .. } => format!("user {user}"),
-        Credential::Token(_) => format!("{} {:?}", caller.origin.address, caller.origin.uid),
+        Credential::Token(_) => caller.origin.to_string(),
     }
 }
 

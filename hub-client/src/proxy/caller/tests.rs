@@ -331,3 +331,23 @@ fn names_that_no_component_has_are_the_name_of_none() {
         assert_eq!(of(agent), "", "{agent}");
     }
 }
+
+#[test]
+fn process_of_this_machine_is_one_origin_at_every_address() {
+    let of = |from: &str, uid| {
+        let peer = Peer { uid, ..peer(from) };
+        identify("pod/v1", "Bearer t", &peer).unwrap().origin
+    };
+    let local = of("127.0.0.1:5000", Some(1000));
+    for from in [
+        "127.0.0.2:5000",
+        "[::ffff:127.0.0.3]:5000",
+        "[::1]:5000",
+        "192.0.2.7:5000",
+    ] {
+        assert_eq!(of(from, Some(1000)), local, "{from}");
+    }
+    assert_eq!(of("127.0.0.2:5000", None), of("127.0.0.1:5000", None));
+    assert_ne!(of("127.0.0.1:5000", Some(1001)), local);
+    assert_ne!(of("10.1.0.2:5000", None), of("10.1.0.3:5000", None));
+}
