@@ -321,14 +321,14 @@ impl Writer {
 
     fn due(&self, all: bool) -> Vec<String> {
         let now = self.clock.boot();
-        let is_early = |key: &str| {
-            let written = self.written.get(&FileName::of(key));
+        let is_early = |change: &Change| {
+            let written = self.written.get(&change.name);
             written.is_some_and(|at| now.since(*at) < REWRITTEN_EVERY)
         };
         let backlog = self.backlog.lock();
         let all = all || backlog.bytes() > WAITING_MAX;
         let is_due = |change: &Change| all || change.record.is_none() || change.replaces_deletion;
-        backlog.due(|key, change| is_due(change) || !is_early(key))
+        backlog.due(|change| is_due(change) || !is_early(change))
     }
 
     async fn delete(&mut self, key: String) {

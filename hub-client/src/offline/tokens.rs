@@ -264,7 +264,7 @@ impl Tokens {
     }
 
     async fn write(&self) {
-        let keys = self.backlog.lock().due(|_, _| true);
+        let keys = self.backlog.lock().due(|_| true);
         for key in keys {
             let change = self.backlog.lock().get(&key).cloned();
             let Some(Change {
