@@ -8,6 +8,7 @@ use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{empty, pass};
 
+use super::retry_after;
 use super::watch_body::WatchBody;
 
 /// Watch of a few small objects, each decoded as JSON.
@@ -22,8 +23,8 @@ pub(crate) struct JsonWatch {
 pub(crate) enum NotOpened {
     /// No answer came.
     Unanswered,
-    /// The server answered with another status than 200.
-    Refused,
+    /// The server answered with another status than 200, and with this Retry-After.
+    Refused(Option<Duration>),
 }
 
 /// A watch that could not be opened, broke, was silent for too long, or ended with an ERROR event. Events before it may
@@ -51,7 +52,7 @@ impl JsonWatch {
         *request.uri_mut() = path.parse().map_err(|_| NotOpened::Unanswered)?;
         let response = client.send(request).await.map_err(|_| NotOpened::Unanswered)?;
         if response.status() != StatusCode::OK {
-            return Err(NotOpened::Refused);
+            return Err(NotOpened::Refused(retry_after(response.headers())));
         }
         Ok(Self {
             body: WatchBody::of(client, response.map(pass), lasts),

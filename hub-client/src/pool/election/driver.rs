@@ -30,8 +30,8 @@ use crate::upstream::json_watch::{JsonWatch, NotOpened, WatchBroken};
 const INPUTS_MAX: usize = 64;
 /// Pause before a lease watch that ended is reopened.
 const REWATCH: Duration = Duration::from_millis(200);
-/// Maximum of the growing pause after refusals: below the duration of an election lease, whose renewals the watch shows. A
-/// hub that is no member is refused for as long as it runs.
+/// Maximum of the growing pause after refusals; see [`refused_max`]. A hub that is no member is refused for as long as it
+/// runs.
 const REFUSED_MAX: Duration = Duration::from_secs(10);
 /// Maximum interval between two steps of the machine, even without a timer.
 const IDLE_TICK: Duration = Duration::from_secs(1);
@@ -72,6 +72,7 @@ pub struct Driver {
     identity: String,
     ignore_own_clock: bool,
     request_timeout: Duration,
+    refused_max: Duration,
     clock: Clock,
     lease: LeaseClient,
     last: LastSeen,
@@ -143,7 +144,7 @@ impl Driver {
         tasks: TaskGroup,
     ) -> Result<Self, yurt_pool_protocol::election::ConfigError> {
         let (ignore_own_clock, request_timeout) = (config.ignore_own_clock, config.request_timeout());
-        let identity = config.identity.clone();
+        let (identity, refused_max) = (config.identity.clone(), refused_max(config.lease_duration));
         let machine = Arc::new(Mutex::new(Machine::new(config)?));
         let inputs = mpsc::channel(INPUTS_MAX);
         let (last, leading) = (LastSeen::default(), None);
@@ -152,6 +153,7 @@ impl Driver {
             identity,
             ignore_own_clock,
             request_timeout,
+            refused_max,
             clock,
             lease,
             last,
@@ -171,6 +173,7 @@ impl Driver {
             self.inputs.0.clone(),
             self.last.clone(),
             signals.wake.clone(),
+            self.refused_max,
         );
         let token = self.tasks.token();
         self.tasks.spawn("lease-watch", async move {
@@ -377,6 +380,11 @@ impl Driver {
     }
 }
 
+/// Maximum pause after a refused lease watch: below the duration of the lease, whose renewals the watch shows.
+fn refused_max(lease_duration: Duration) -> Duration {
+    REFUSED_MAX.min(lease_duration * 2 / 3)
+}
+
 fn cloud_input(reach: CloudReach) -> Input {
     reach
         .failed_probes
@@ -422,7 +430,13 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
 }
 
 /// Keeps a watch on the election lease open; every change becomes an input. A broken connection wakes the prober.
-async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: LastSeen, wake: Arc<Notify>) {
+async fn watch_lease(
+    lease: LeaseClient,
+    inputs: mpsc::Sender<Input>,
+    last: LastSeen,
+    wake: Arc<Notify>,
+    refused_max: Duration,
+) {
     let mut backoff = Backoff::default();
     while !inputs.is_closed() {
         let pause = match JsonWatch::open(lease.http(), &lease.watch_path(), WATCH_LASTS).await {
@@ -438,7 +452,7 @@ async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: Last
                 wake.notify_one();
                 REWATCH
             }
-            Err(NotOpened::Refused) => backoff.grow().min(REFUSED_MAX),
+            Err(NotOpened::Refused(after)) => backoff.grow().max(after.unwrap_or_default()).min(refused_max),
         };
         tokio::time::sleep(pause).await;
     }

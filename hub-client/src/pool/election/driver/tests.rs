@@ -116,6 +116,10 @@ fn write_without_an_answer_may_have_been_stored() {
     }
 }
 
+/// The default.
+const LEASE_DURATION: Duration = Duration::from_secs(15);
+const REFUSED: &str = "HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n";
+
 /// A coordinator that sends `answer` over each connection and closes it, and the number of connections so far.
 fn coordinator(answer: &'static str) -> (HttpClient, Arc<AtomicU32>) {
     install_crypto_provider();
@@ -140,12 +144,13 @@ fn coordinator(answer: &'static str) -> (HttpClient, Arc<AtomicU32>) {
 
 /// Returns how often the lease watch is opened, and how often the prober is woken, within 30 s at a coordinator that
 /// sends `answer` and closes the connection.
-async fn openings_and_probes(answer: &'static str) -> (u32, u32) {
+async fn openings_and_probes(answer: &'static str, lease_duration: Duration) -> (u32, u32) {
     let (client, opened) = coordinator(answer);
     let (inputs, _told) = mpsc::channel(INPUTS_MAX);
     let wake = Arc::<Notify>::default();
     let lease = LeaseClient::new(client, "kube-system", "yurthub");
-    let watching = watch_lease(lease, inputs, LastSeen::default(), wake.clone());
+    let max = refused_max(lease_duration);
+    let watching = watch_lease(lease, inputs, LastSeen::default(), wake.clone(), max);
     let mut probes = 0;
     let probing = async {
         loop {
@@ -188,7 +193,7 @@ async fn answer_that_is_no_lease_is_not_kept_as_one() {
 /// A hub that is no member asks for as long as it runs.
 #[tokio::test(start_paused = true)]
 async fn coordinator_that_refuses_the_lease_watch_is_asked_less_and_less() {
-    let (opened, probes) = openings_and_probes("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await;
+    let (opened, probes) = openings_and_probes(REFUSED, LEASE_DURATION).await;
     assert!((4..=16).contains(&opened), "{opened} requests");
     assert_eq!(probes, 0, "it is there");
 }
@@ -196,7 +201,18 @@ async fn coordinator_that_refuses_the_lease_watch_is_asked_less_and_less() {
 /// The next leader has to notice a restart as soon as possible.
 #[tokio::test(start_paused = true)]
 async fn broken_lease_watch_is_reopened_soon_and_the_coordinator_probed() {
-    let (opened, probes) = openings_and_probes("").await;
+    let (opened, probes) = openings_and_probes("", LEASE_DURATION).await;
     assert!(opened > 100, "{opened} requests");
     assert!(opened - probes <= 1, "{probes} probes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_of_a_refused_lease_watch_is_honoured_within_the_lease() {
+    const BUSY: &str = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 9\r\ncontent-length: 0\r\n\r\n";
+    let (opened, _) = openings_and_probes(BUSY, LEASE_DURATION).await;
+    assert_eq!(opened, 4, "every nine or ten seconds");
+    for answer in [BUSY, REFUSED] {
+        let (opened, _) = openings_and_probes(answer, Duration::from_secs(3)).await;
+        assert!(opened >= 15, "{opened} requests, for a lease of 3 s");
+    }
 }
