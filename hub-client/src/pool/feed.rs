@@ -336,7 +336,8 @@ impl Feeder {
         })
     }
 
-    /// Sends one batch. Returns whether it reported fresh data. Test only: a leader that ignores its clock repeats the batch even after a fence.
+    /// Sends one batch. Returns whether it reported fresh data. With the failpoint `leader-clock-check=off` it repeats the
+    /// batch after a fence.
     async fn send_until_accepted(
         &self,
         generation: u64,
