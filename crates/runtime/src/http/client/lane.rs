@@ -74,7 +74,7 @@ pub struct Slot {
     sender: http2::SendRequest<Body>,
     stream: Stream,
     number: ConnectionNumber,
-    server: HttpClient,
+    lane: Lane,
 }
 
 /// One stream in use.
@@ -87,8 +87,6 @@ pub struct SendError {
     pub error: ClientError,
     /// True if the server certainly did not act on the request.
     pub is_unprocessed: bool,
-    /// Body of the request, if nothing of the request was sent.
-    pub unsent: Option<Body>,
 }
 
 /// Runs the parts of a connection as tasks of the lane's group.
@@ -187,7 +185,7 @@ impl Lane {
                 sender: connection.sender.clone(),
                 stream,
                 number: connection.number,
-                server: self.shared.client.clone(),
+                lane: self.clone(),
             }
         })
     }
@@ -308,10 +306,10 @@ impl Slot {
     /// # Cancel safety
     /// Dropping the future resets the stream; the server may or may not have acted on the request.
     pub async fn send(mut self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
-        *request.uri_mut() = self.server.uri(request.uri()).map_err(|error| SendError {
+        let server = &self.lane.shared.client;
+        *request.uri_mut() = server.uri(request.uri()).map_err(|error| SendError {
             error,
             is_unprocessed: true,
-            unsent: None,
         })?;
         *request.version_mut() = Version::HTTP_2;
         match self.sender.try_send_request(request).await {
@@ -325,25 +323,31 @@ impl Slot {
                 }))
             }
             Err(mut failed) => {
-                let unsent = failed.take_message().map(Request::into_body);
+                let is_unsent = failed.take_message().is_some();
+                let cause = cause_in_h2(failed.error());
+                if is_unsent || cause.is_some_and(h2::Error::is_go_away) {
+                    // hyper notices only with the next request that the connection takes no more.
+                    self.lane.leave(self.number.0);
+                }
                 Err(SendError {
-                    error: ClientError::of_request(self.server.server(), failed.error()),
-                    is_unprocessed: unsent.is_some() || is_unprocessed(failed.error()),
-                    unsent,
+                    error: ClientError::of_request(server.server(), failed.error()),
+                    is_unprocessed: is_unsent || cause.is_some_and(is_unprocessed),
                 })
             }
         }
     }
 }
 
-/// True if the server refused the stream, or announced that it will not process it (RFC 9113, 6.8 and 8.7).
-fn is_unprocessed(error: &(dyn Error + 'static)) -> bool {
+/// The error of the HTTP/2 library behind this one.
+fn cause_in_h2<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a h2::Error> {
     let mut causes = std::iter::successors(Some(error), |&error| error.source());
-    let cause = causes.find_map(|error| error.downcast_ref::<h2::Error>());
-    cause.is_some_and(|error| {
-        let is_graceful = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
-        error.is_remote() && (is_graceful || error.reason() == Some(h2::Reason::REFUSED_STREAM))
-    })
+    causes.find_map(|error| error.downcast_ref())
+}
+
+/// True if the server refused the stream, or announced that it will not process it (RFC 9113, 6.8 and 8.7).
+fn is_unprocessed(error: &h2::Error) -> bool {
+    let is_graceful = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
+    error.is_remote() && (is_graceful || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
 impl Drop for Stream {

@@ -1,0 +1,137 @@
+//! Writes that the cloud certainly did not process, against a server that writes each frame of HTTP/2 itself.
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use yurt_runtime::http::full;
+
+use super::*;
+
+const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+
+// Types and flags of frames, and an error code (RFC 9113, 6 and 7).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+const END_HEADERS: u8 = 4;
+const REFUSED: [u8; 4] = [0, 0, 0, 7];
+/// The indexed header `:status: 200` (RFC 7541, appendix A).
+const STATUS_200: [u8; 1] = [0x88];
+/// `SETTINGS_INITIAL_WINDOW_SIZE` of 1 MiB.
+const WIDE_WINDOW: [u8; 6] = [0, 4, 0, 16, 0, 0];
+
+/// The server's end of a connection.
+struct Frames(TcpStream);
+
+impl Frames {
+    async fn accept(listener: &TcpListener) -> Self {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 24]).await.unwrap();
+        let mut this = Self(stream);
+        this.write(SETTINGS, 0, 0, &WIDE_WINDOW).await;
+        this.write(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]).await;
+        this
+    }
+
+    async fn write(&mut self, kind: u8, flags: u8, stream: u8, payload: &[u8]) {
+        let length = u8::try_from(payload.len()).unwrap();
+        let frame = [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat();
+        self.0.write_all(&frame).await.unwrap();
+    }
+
+    /// Reads up to the end of a request: its stream, and the bytes of its body.
+    async fn request(&mut self) -> (u8, Vec<u8>) {
+        let mut body = Vec::new();
+        loop {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).await.unwrap();
+            let [a, b, c, kind, flags, _, _, _, stream] = head;
+            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+            self.0.read_exact(&mut payload).await.unwrap();
+            match kind {
+                SETTINGS if flags & ACK == 0 => self.write(SETTINGS, ACK, 0, &[]).await,
+                DATA => body.extend(payload),
+                _ => {}
+            }
+            if [DATA, HEADERS].contains(&kind) && flags & END_STREAM != 0 {
+                return (stream, body);
+            }
+        }
+    }
+
+    async fn answer(&mut self, stream: u8) {
+        self.write(HEADERS, END_HEADERS | END_STREAM, stream, &STATUS_200).await;
+    }
+}
+
+/// A server, and the sender of writes to it.
+async fn scene(tasks: &TaskGroup) -> (TcpListener, PassThrough) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, pass_through_to(&[&url], tasks.clone()))
+}
+
+async fn write(to: &PassThrough, body: impl Into<Bytes>) -> Result<StatusCode, Status> {
+    let info = RequestInfo::parse("POST", MAPS, None).unwrap();
+    let request = Request::post(MAPS).body(full(body)).unwrap();
+    to.send(request, &info, &pod()).await.map(|response| response.status())
+}
+
+/// kube-apiserver sends such a GOAWAY while it stops, after a 401, and by `--goaway-chance`.
+#[tokio::test]
+async fn write_above_the_last_stream_of_a_goaway_is_sent_again_and_the_one_below_it_is_answered() {
+    let (tasks, second) = (TaskGroup::new(), Notify::new());
+    let (listener, to) = scene(&tasks).await;
+    let serving = async {
+        let mut old = Frames::accept(&listener).await;
+        assert_eq!(old.request().await, (1, b"one".to_vec()));
+        second.notify_one();
+        assert_eq!(old.request().await, (3, b"two".to_vec()));
+        old.write(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]).await;
+        let mut new = Frames::accept(&listener).await;
+        assert_eq!(new.request().await, (1, b"two".to_vec()));
+        new.answer(1).await;
+        old.answer(1).await;
+        (old, new)
+    };
+    let two = async {
+        second.notified().await;
+        assert_eq!(write(&to, "two").await.unwrap(), StatusCode::OK);
+    };
+    let one = async { assert_eq!(write(&to, "one").await.unwrap(), StatusCode::OK) };
+    tokio::join!(serving, one, two);
+}
+
+#[tokio::test]
+async fn refused_write_is_sent_again_over_the_same_connection_if_it_is_short() {
+    const LONG: usize = 100 << 10;
+    let tasks = TaskGroup::new();
+    let (listener, to) = scene(&tasks).await;
+    let serving = async {
+        let mut server = Frames::accept(&listener).await;
+        assert_eq!(server.request().await, (1, b"short".to_vec()));
+        server.write(RST_STREAM, 0, 1, &REFUSED).await;
+        assert_eq!(server.request().await, (3, b"short".to_vec()));
+        server.answer(3).await;
+        let (stream, body) = server.request().await;
+        assert_eq!((stream, body.len()), (5, LONG));
+        server.write(RST_STREAM, 0, 5, &REFUSED).await;
+        server
+    };
+    let writing = async {
+        assert_eq!(write(&to, "short").await.unwrap(), StatusCode::OK);
+        write(&to, vec![b'x'; LONG]).await.unwrap_err()
+    };
+    let (_server, long) = tokio::join!(serving, writing);
+    assert_eq!(
+        (long.code(), long.retry_after()),
+        (503, Some(1)),
+        "its sender may repeat it"
+    );
+}
