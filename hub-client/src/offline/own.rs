@@ -103,9 +103,10 @@ impl OwnWrites {
     /// 406 for a format that is not supported.
     pub async fn read<B>(&self, key: &OwnKey, request: &Request<B>) -> Result<Option<Response<Body>>, Status> {
         self.settle(key).await;
-        let Some(object) = self.pending.local(key) else {
+        let Some(local) = self.pending.local(key) else {
             return Ok(None);
         };
+        let object = write::shown(key, local, self.held(key).await.as_ref());
         let mut response = self.respond(key, request, object)?;
         let stale = HeaderValue::from_static("true");
         response.headers_mut().insert(STALE_HEADER, stale);

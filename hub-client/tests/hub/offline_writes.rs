@@ -159,8 +159,9 @@ async fn statuses_written_without_the_cloud_reach_it_once_also_after_a_crash() {
     read(&hub, &[NODE, POD]).await;
     cloud.go_away().await;
     let kubelet = hub.kubelet();
-    let pressure = json!({"status": {"conditions": [{"type": "DiskPressure", "status": "True"}]}});
-    patch(&kubelet, NODE, &pressure).await.expect(200);
+    let pressure = json!({"type": "DiskPressure", "status": "True"});
+    let report = json!({"status": {"phase": "Running", "conditions": [pressure]}});
+    patch(&kubelet, NODE, &report).await.expect(200);
     patch(&kubelet, POD, &running()).await.expect(200);
     hub.crash().await;
     let kubelet = hub.kubelet();
@@ -169,8 +170,9 @@ async fn statuses_written_without_the_cloud_reach_it_once_also_after_a_crash() {
         "conditions": [{"type": "Ready", "status": "True"}]});
     assert_eq!((answer.code, &answer.json()["status"]), (200, &expected));
     let own = kubelet.get(NODE).await.json();
-    let conditions = own["status"]["conditions"].as_array().map(Vec::len);
-    assert_eq!(conditions, Some(2), "the kubelet sees its own write: {own}");
+    assert_eq!(own["status"]["phase"], "Running", "the kubelet sees its own write");
+    let listed = json!([{"type": "Ready", "status": "True"}]);
+    assert_eq!(own["status"]["conditions"], listed, "and the conditions that it lists");
     assert_eq!(hub.state().await["offline"]["localWrites"], json!(["/n1", "shop/web"]));
     at_pod.change(|pod| pod["status"]["nominatedNodeName"] = "n9".into());
     at_node.change(|node| node["status"]["conditions"][0]["status"] = "Unknown".into());
@@ -226,6 +228,29 @@ async fn condition_of_the_node_that_changed_and_changed_back_reaches_the_cloud_a
     // Nothing but the heartbeat differs from the Node that the kubelet lists.
     let back = json!({"type": "DiskPressure", "lastHeartbeatTime": now()});
     patch(&hub.kubelet(), NODE, &report(back)).await.expect(200);
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    assert_eq!(at_node.status()["conditions"][0]["status"], "False");
+}
+
+/// The kubelet lists its Node for a report, and reads it by name for a repetition.
+#[tokio::test]
+async fn repeated_report_about_the_node_is_of_the_conditions_that_the_kubelet_read() {
+    let mut cloud = Cloud::start().await;
+    let at_node = Stored::at(&cloud, NODE, node());
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[NODE]).await;
+    cloud.go_away().await;
+    let kubelet = hub.kubelet();
+    let report = |condition: Value| json!({"status": {"conditions": [condition]}});
+    let failed = json!({"type": "Ready", "status": "False", "lastHeartbeatTime": now()});
+    patch(&kubelet, NODE, &report(failed)).await.expect(200);
+    let read = kubelet.get(NODE).await.json();
+    let mut again = json!({"type": "Ready", "lastHeartbeatTime": now()});
+    if read["status"]["conditions"][0]["status"] != "False" {
+        again["status"] = "False".into();
+    }
+    patch(&kubelet, NODE, &report(again)).await.expect(200);
     cloud.come_back().await;
     until_sent(&hub).await;
     assert_eq!(at_node.status()["conditions"][0]["status"], "False");

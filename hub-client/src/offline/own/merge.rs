@@ -91,6 +91,14 @@ pub fn without_reports_of(named: &[Value], local: &Value, held: &Value) -> Value
     node
 }
 
+/// Returns the Node `local` with the conditions of `held` that the kubelet repeats.
+#[must_use]
+pub fn as_listed(local: &Value, held: &Value) -> Value {
+    let mut node = local.clone();
+    replace_repeated(&mut node, held, |_| true);
+    node
+}
+
 /// Replaces those [`REPEATED`] conditions that `is_other` selects by the ones in `from`, and removes them if it has none.
 fn replace_repeated(object: &mut Value, from: &Value, is_other: impl Fn(&Value) -> bool) {
     const CONDITIONS: &str = "/status/conditions";

@@ -9,7 +9,7 @@ use yurt_codec::decoded;
 use yurt_codec::negotiation::{PatchType, body_format, body_json, patch_type};
 use yurt_codec::schema::{self, Message};
 
-use super::merge::{with_part, without_reports_of};
+use super::merge::{as_listed, with_part, without_reports_of};
 use crate::offline::reply::patched;
 
 /// Maximum bytes of an object with a local status; etcd takes no larger ones.
@@ -169,11 +169,25 @@ fn is_name(text: &str) -> bool {
 /// last received it.
 #[must_use]
 pub fn target(key: &OwnKey, local: &Value, held: Option<&Value>, write: Write<'_>) -> Value {
-    let is_node = |held: &&Value| key.namespace.is_none() && meta::text(held, "uid") == meta::text(local, "uid");
-    match held.filter(is_node).zip(write.named_conditions()) {
+    match listed(key, local, held).zip(write.named_conditions()) {
         Some((held, named)) => without_reports_of(&named, local, held),
         None => local.clone(),
     }
+}
+
+/// Returns the object that a read by name shows, after writes that led to `local`. The kubelet lists its Node for a
+/// report, and reads it by name for a repetition: both show the same conditions, so [`target`] knows what a patch is of.
+#[must_use]
+pub fn shown(key: &OwnKey, local: Value, held: Option<&Value>) -> Value {
+    match listed(key, &local, held) {
+        Some(held) => as_listed(&local, held),
+        None => local,
+    }
+}
+
+/// The Node as the kubelet lists it; `None` for a pod, and for another Node of that name.
+fn listed<'a>(key: &OwnKey, local: &Value, held: Option<&'a Value>) -> Option<&'a Value> {
+    held.filter(|held| key.namespace.is_none() && meta::text(held, "uid") == meta::text(local, "uid"))
 }
 
 /// Returns the object after a write of its status by the kubelet of `node`.
