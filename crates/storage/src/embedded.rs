@@ -23,6 +23,8 @@
 //!    key of the group, changed or only compared there, waits in the queue. So the state that the group was checked
 //!    against holds until the group is published.
 //! 4. It is published only if the stored mark covers its RV: a group's own mark counts once it is on the disk.
+//! 5. A commit that failed may have reached the disk, and a restart may find it. So its group stays in flight until its
+//!    rows are reverted: no reader passes its RVs. In the meantime writes in memory continue below it, all others fail.
 
 mod beside;
 mod disk;

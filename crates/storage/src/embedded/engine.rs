@@ -146,7 +146,7 @@ impl Engine {
         waiting
     }
 
-    /// Begins a group. Only one group is in flight until it is settled.
+    /// Begins a group. Only one group is in flight, until [`Self::end_group`].
     pub(super) fn stage(&mut self, waiting: Vec<Write>) -> Group {
         self.sequencer.begin_group(self.clock.unix());
         let mut txns = Vec::with_capacity(waiting.len());
@@ -170,12 +170,11 @@ impl Engine {
         Group { txns, mark }
     }
 
-    /// Ends the group in flight: its commit succeeded or failed.
+    /// Answers the group in flight, and publishes it if its commit succeeded.
     pub(super) fn settle(&mut self, group: Group, committed: Result<(), StorageError>, sink: &dyn Sink) {
-        self.sequencer.end_group();
         self.under_way.clear();
         if let Err(error) = committed {
-            return self.refuse(group.txns, &error, sink);
+            return refuse(group.txns.into_iter().map(|txn| txn.answer), &error);
         }
         if let Some(mark) = group.mark {
             self.sequencer.stored(mark);
@@ -185,21 +184,9 @@ impl Engine {
         }
     }
 
-    /// After a failed commit: renewals continue while the stored mark covers their RVs, unless they depend on a
-    /// rejected transaction.
-    fn refuse(&mut self, txns: Vec<Staged>, error: &StorageError, sink: &dyn Sink) {
-        let mut refused = 0;
-        for txn in txns {
-            let is_volatile = !txn.ops.iter().any(|op| is_durable(&op.action));
-            if is_volatile && self.sequencer.covers(txn.rv) && self.check(&txn.ops).is_ok() {
-                self.finish(txn, sink);
-                continue;
-            }
-            refused += 1;
-            // A caller that went away needs no answer.
-            let _ = txn.answer.send(Err(error.clone()));
-        }
-        tracing::debug!(%error, refused, "Commit failed");
+    /// Ends the group in flight: it is published, or not on the disk. Its RVs may be passed.
+    pub(super) fn end_group(&mut self) {
+        self.sequencer.end_group();
     }
 
     /// A mark at the usual distance ahead.
@@ -273,6 +260,17 @@ impl Engine {
         }
         sink.committed(rv, &changes);
     }
+}
+
+/// Answers writers whose commit failed.
+pub(super) fn refuse(writers: impl Iterator<Item = OutcomeSender<ResourceVersion>>, error: &StorageError) {
+    let mut refused = 0;
+    for answer in writers {
+        refused += 1;
+        // A caller that went away needs no answer.
+        let _ = answer.send(Err(error.clone()));
+    }
+    tracing::debug!(%error, refused, "Commit failed");
 }
 
 fn is_durable(action: &Action) -> bool {

@@ -168,13 +168,13 @@ impl Ledger {
     /// Stores a group with its mark. Blocks for as long as the medium takes.
     ///
     /// # Errors
-    /// Nothing of the group counts. Rows that may have reached the disk are reverted before anything else is written.
+    /// Nothing of the group counts, but see [`Self::has_to_revert`].
     pub(super) fn commit(&mut self, group: &Group) -> Result<(), StorageError> {
-        self.take_back()?;
-        let (mut undo, held) = (Undo::default(), self.tombstones);
+        let (mut undo, held, mut is_commit_tried) = (Undo::default(), self.tombstones, false);
         let stored = self.disk.write(|txn| {
             let held = rows::write(txn, group.rows(), held, &mut undo)?;
             group.mark().map_or(Ok(()), |mark| write_mark(txn, mark))?;
+            is_commit_tried = true;
             Ok(held)
         });
         match stored {
@@ -186,15 +186,29 @@ impl Ledger {
                 Ok(())
             }
             Err(error) => {
-                self.unsettled = undo;
+                if is_commit_tried {
+                    self.unsettled = undo;
+                }
                 Err(error)
             }
         }
     }
 
+    /// True if the last commit failed and may have reached the disk. Nothing else may be written before
+    /// [`Self::revert`] succeeds.
+    pub(super) fn has_to_revert(&self) -> bool {
+        !self.unsettled.is_empty()
+    }
+
+    /// Sets the rows of the failed commit back.
+    pub(super) fn revert(&mut self) -> Result<(), StorageError> {
+        self.disk.write(|txn| self.unsettled.apply(txn))?;
+        self.unsettled = Undo::default();
+        Ok(())
+    }
+
     /// Stores only a mark.
     pub(super) fn store_mark(&mut self, mark: u64) -> Result<(), StorageError> {
-        self.take_back()?;
         self.disk.write(|txn| write_mark(txn, mark))?;
         self.note(mark);
         Ok(())
@@ -202,7 +216,6 @@ impl Ledger {
 
     /// Stores values that are in memory only.
     pub(super) fn flush(&mut self, volatile: &Values) -> Result<(), StorageError> {
-        self.take_back()?;
         if volatile.is_empty() {
             return Ok(());
         }
@@ -226,14 +239,6 @@ impl Ledger {
         if let Some(noted) = &mut self.noted {
             noted.write(mark);
         }
-    }
-
-    fn take_back(&mut self) -> Result<(), StorageError> {
-        if !self.unsettled.is_empty() {
-            self.disk.write(|txn| self.unsettled.apply(txn))?;
-            self.unsettled = Undo::default();
-        }
-        Ok(())
     }
 }
 

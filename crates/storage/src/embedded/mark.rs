@@ -110,7 +110,7 @@ impl Sequencer {
         ResourceVersion(group.next - 1)
     }
 
-    /// Ends the group. Its numbers are used up, also when its commit failed.
+    /// Ends the group, if one is in flight. Its numbers are used up, also when its commit failed.
     pub(super) fn end_group(&mut self) {
         self.last = self.highest();
         self.group = None;
@@ -137,11 +137,6 @@ impl Sequencer {
                 "Wall clock is behind the store's RV mark; resourceVersions continue above the mark"
             );
         }
-    }
-
-    /// True if `rv` may be shown: a restart continues above it.
-    pub(super) fn covers(&self, rv: ResourceVersion) -> bool {
-        rv.0 <= self.mark
     }
 
     /// Records that the mark `stored` is on the disk.

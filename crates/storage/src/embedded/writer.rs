@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use yurt_apimachinery::ResourceVersion;
 
-use super::engine::{Engine, OutcomeSender};
+use super::engine::{self, Engine, OutcomeSender, Write};
 use super::ledger::Ledger;
 use crate::backend::{Op, Sink, StorageError};
 
@@ -80,7 +80,25 @@ impl Writer {
                 Request::Close { answer } => close = Some(answer),
             }
         }
+        let reverted = self.revert(ledger);
         let writes = self.engine.lock().write_what_needs_no_disk(writes, &*self.sink);
+        match reverted {
+            Ok(()) => self.commit(ledger, writes),
+            Err(error) => engine::refuse(writes.into_iter().map(|(_, answer)| answer), &error),
+        }
+        for answer in checks {
+            // A caller that went away needs no answer.
+            let _ = answer.send(self.check(ledger));
+        }
+        let Some(answer) = close else { return false };
+        let volatile = self.engine.lock().close();
+        let flushed = self.revert(ledger).and_then(|()| ledger.flush(&volatile));
+        // A caller that went away needs no answer.
+        let _ = answer.send(flushed);
+        true
+    }
+
+    fn commit(&self, ledger: &mut Ledger, writes: Vec<Write>) {
         if !writes.is_empty() {
             ledger.wait_for_turn();
         }
@@ -90,23 +108,28 @@ impl Writer {
         } else {
             ledger.commit(&group)
         };
-        self.engine.lock().settle(group, committed, &*self.sink);
-        for answer in checks {
-            // A caller that went away needs no answer.
-            let _ = answer.send(self.check(ledger));
+        let mut engine = self.engine.lock();
+        engine.settle(group, committed, &*self.sink);
+        if !ledger.has_to_revert() {
+            engine.end_group();
         }
-        let Some(answer) = close else { return false };
-        let volatile = self.engine.lock().close();
-        // A caller that went away needs no answer.
-        let _ = answer.send(ledger.flush(&volatile));
-        true
     }
 
-    /// After a failure, tries to write the mark, and with it settles the rows that the failure left.
+    /// Reverts the group whose commit failed, if there is one, and ends it.
+    fn revert(&self, ledger: &mut Ledger) -> Result<(), StorageError> {
+        if ledger.has_to_revert() {
+            ledger.revert()?;
+            self.engine.lock().end_group();
+        }
+        Ok(())
+    }
+
+    /// After a failure, reverts the rows that it left, and tries to write the mark.
     fn check(&self, ledger: &mut Ledger) -> Result<(), StorageError> {
         let Some(trouble) = ledger.trouble() else {
             return Ok(());
         };
+        self.revert(ledger)?;
         let mark = self.engine.lock().mark_ahead();
         ledger.store_mark(mark)?;
         self.engine.lock().stored(mark);

@@ -9,8 +9,8 @@ use yurt_runtime::Clock;
 use yurt_storage::Storage as _;
 use yurt_storage::backend::{Durability, StorageError};
 
-use crate::history::{Expected, Life, NAME, config_map, find, node_lease, put};
-use crate::medium::{Entry, Fault, Hits, Tape};
+use crate::history::{Expected, Fact, Life, NAME, config_map, find, node_lease, put};
+use crate::medium::{Fault, Hits, Tape};
 use crate::random::{Random, seeds};
 
 /// Number of steps in one life.
@@ -24,16 +24,6 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-fn expected_by(entries: &[Entry]) -> Expected {
-    let mut expected = Expected::default();
-    for entry in entries {
-        if let Entry::Fact(fact) = entry {
-            expected.note(fact);
-        }
-    }
-    expected
-}
-
 /// A life in which the medium fails from one write on, is repaired, and is killed afterwards. Returns the number of
 /// rejected writes.
 async fn fail_and_recover(fault: Fault, random: &mut Random) -> Result<usize, String> {
@@ -42,8 +32,16 @@ async fn fail_and_recover(fault: Fault, random: &mut Random) -> Result<usize, St
     let mut life = Life::on(tape.clone(), clock.clone(), hand.clone()).await;
     let from = fault.from + tape.done();
     tape.set_fault(Some(Fault { from, ..fault }));
+    let (mut expected, mut refusals) = (Expected::default(), 0);
     for step in 0..STEPS {
         life.step(random).await;
+        expected.note_all(&tape.take_entries());
+        if life.refused.len() > refusals {
+            refusals = life.refused.len();
+            let found = find(Tape::holding(tape.bytes()), &Clock::fake().0).await?;
+            let checked = expected.check(&found);
+            checked.map_err(|why| format!("killed at step {step}: {why}"))?;
+        }
         if step == STEPS * 3 / 4 {
             tape.set_fault(None);
         }
@@ -75,9 +73,10 @@ async fn fail_and_recover(fault: Fault, random: &mut Random) -> Result<usize, St
     if !is_written || !life.refused.is_empty() {
         return Err(format!("still refuses: {:?}", life.refused));
     }
+    tape.fact(Fact::Reverted);
     let image = tape.bytes();
     life.kill();
-    let expected = expected_by(&tape.take_entries());
+    expected.note_all(&tape.take_entries());
     let (clock, _) = Clock::fake();
     expected.check(&find(Tape::holding(image), &clock).await?)?;
     Ok(refused.len())
@@ -103,51 +102,79 @@ fn failing_writes_are_refused_leave_no_trace_and_end_with_their_cause() {
     assert!(refused > 500, "only {refused} writes met a fault");
 }
 
+/// A life with one lease, on a disk that fails from now on.
+async fn life_on_a_failing_disk(hits: Hits) -> (Life, String) {
+    let (clock, hand) = Clock::fake();
+    let mut life = Life::on(Arc::new(Tape::default()), clock, hand).await;
+    let lease = node_lease(1);
+    assert!(life.renew(&lease).await, "it is created");
+    life.tape.set_fault(Some(Fault {
+        from: 0,
+        error: ErrorKind::StorageFull,
+        tears: false,
+        hits,
+    }));
+    (life, lease)
+}
+
 /// A full disk does not stop heartbeats immediately, but only when a restart might not continue above them. Then they
 /// are rejected, since an RV that was shown must never come again.
 ///
 /// Conformance: 7.42
 #[tokio::test]
 async fn renewals_go_on_over_a_full_disk_until_their_rvs_would_not_be_safe() {
-    let tape = Arc::new(Tape::default());
-    let (clock, hand) = Clock::fake();
-    let mut life = Life::on(tape.clone(), clock.clone(), hand.clone()).await;
-    let lease = node_lease(1);
-    assert!(life.renew(&lease).await, "it is created");
-    let full = Fault {
-        from: 0,
-        error: ErrorKind::StorageFull,
-        tears: false,
-        hits: Hits::All,
-    };
-    tape.set_fault(Some(full));
-    let is_created = life.write(vec![put(&config_map(1), 7, Durability::Durable)]).await;
-    assert!(!is_created);
-    assert!(
-        matches!(&life.refused[0], StorageError::Full(why) if why.contains(NAME)),
-        "{:?}",
-        life.refused
-    );
+    let (mut life, lease) = life_on_a_failing_disk(Hits::All).await;
     let mut renewals = 0;
     while life.renew(&lease).await {
-        hand.advance(Duration::from_secs(5));
+        life.hand.advance(Duration::from_secs(5));
         renewals += 1;
         assert!(renewals < 30, "RVs are issued far above the mark");
     }
     assert!(renewals >= 20, "renewals stopped after {renewals}");
-    assert!(matches!(life.refused.last(), Some(StorageError::Full(_))));
+    assert!(
+        matches!(&life.refused[..], [StorageError::Full(why)] if why.contains(NAME)),
+        "{:?}",
+        life.refused
+    );
     assert!(life.store.check().await.is_err());
-    let (image, entries) = (tape.bytes(), tape.take_entries());
-    tape.set_fault(None);
-    hand.advance(Duration::from_secs(1));
+    check_killed(&life).await;
+    life.tape.set_fault(None);
+    life.hand.advance(Duration::from_secs(1));
     assert!(life.renew(&lease).await, "it goes on when there is space again");
     life.kill();
-    // If it had been killed while the disk was full: all RVs that were shown are below.
+}
+
+/// The rejected write is on the disk: a restart finds it, at an RV that no reader may have passed.
+///
+/// Conformance: 7.42
+#[tokio::test]
+async fn renewals_stay_below_a_rejected_write_until_it_is_reverted() {
+    let (mut life, lease) = life_on_a_failing_disk(Hits::Flushes).await;
+    let is_created = life.write(vec![put(&config_map(1), 7, Durability::Durable)]).await;
+    assert!(!is_created);
+    let mut renewals = 0;
+    while life.renew(&lease).await {
+        renewals += 1;
+    }
+    assert!(renewals > 1_000, "renewals stopped after {renewals}");
+    check_killed(&life).await;
+    life.tape.set_fault(None);
+    life.hand.advance(Duration::from_secs(1));
+    assert!(life.renew(&lease).await, "it goes on once the write is reverted");
+    life.tape.fact(Fact::Reverted);
+    check_killed(&life).await;
+    life.kill();
+}
+
+/// Checks the state that a restart after a kill finds, with the clock stepped back.
+async fn check_killed(life: &Life) {
+    let mut expected = Expected::default();
+    expected.note_all(&life.tape.entries());
     let (stepped_back, _) = Clock::fake();
-    let found = find(Tape::holding(image), &stepped_back).await.expect("opens");
-    expected_by(&entries)
-        .check(&found)
-        .expect("RVs go on above the renewals");
+    let found = find(Tape::holding(life.tape.bytes()), &stepped_back)
+        .await
+        .expect("opens");
+    expected.check(&found).expect("readers miss nothing");
 }
 
 /// A group of creations shares one flush, and so do all writes that wait during another flush.

@@ -13,12 +13,12 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
 use yurt_collection::Collection;
 use yurt_runtime::{Clock, FakeClock, UnixTime};
-use yurt_storage::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink};
+use yurt_storage::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, Stored};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, FileBackend};
 use yurt_storage::{Embedded, OnlyWriter as _, Replicas, Storage, StorageError};
 
-use crate::medium::{Lent, Tape};
+use crate::medium::{Entry, Lent, Tape};
 use crate::random::Random;
 
 /// The election lease and the epoch record, always written together.
@@ -42,8 +42,10 @@ pub(crate) enum Fact {
     Done {
         rv: ResourceVersion,
     },
-    /// These of them were rejected.
+    /// These of them were rejected. A crash before the next [`Fact::Reverted`] may leave them.
     Refused(Vec<String>),
+    /// A later commit succeeded: rejected changes are not on the medium.
+    Reverted,
     Renewed {
         key: String,
         n: u64,
@@ -68,10 +70,12 @@ pub(crate) struct Expected {
     pub(crate) certain: BTreeMap<String, Option<u64>>,
     deletions: BTreeMap<String, ResourceVersion>,
     doing: Vec<(String, Option<u64>)>,
+    refused: Vec<(String, Option<u64>)>,
     renewed: BTreeMap<String, u64>,
     closing: bool,
     copy: Option<Copy>,
-    persisting: Option<Copy>,
+    /// Those since `copy`; commits that failed may have reached the medium.
+    persisting: Vec<Copy>,
 }
 
 /// State of a store after it was opened.
@@ -510,6 +514,15 @@ fn changes(ops: &[Op]) -> Vec<(String, Option<u64>)> {
 // === impl Expected ===
 
 impl Expected {
+    /// Records the events among `entries`.
+    pub(crate) fn note_all(&mut self, entries: &[Entry]) {
+        for entry in entries {
+            if let Entry::Fact(fact) = entry {
+                self.note(fact);
+            }
+        }
+    }
+
     /// Records the next event.
     pub(crate) fn note(&mut self, fact: &Fact) {
         match fact {
@@ -529,7 +542,11 @@ impl Expected {
                     }
                 }
             }
-            Fact::Refused(keys) => self.doing.retain(|(key, _)| !keys.contains(key)),
+            Fact::Refused(keys) => {
+                let refused = self.doing.extract_if(.., |(key, _)| keys.contains(key));
+                self.refused.extend(refused);
+            }
+            Fact::Reverted => self.refused.clear(),
             Fact::Renewed { key, n, rv } => {
                 self.issued = self.issued.max(*rv);
                 self.renewed.insert(key.clone(), *n);
@@ -540,14 +557,17 @@ impl Expected {
                     self.certain.insert(key, Some(n));
                 }
             }
-            Fact::Persisting(copy) => self.persisting = Some(copy.clone()),
-            Fact::Persisted => self.copy = self.persisting.take(),
+            Fact::Persisting(copy) => self.persisting.push(copy.clone()),
+            Fact::Persisted => {
+                self.copy = self.persisting.pop();
+                self.persisting.clear();
+            }
         }
     }
 
     /// State that a store recovered as `found` must keep from now on.
     pub(crate) fn from_found(found: &Found) -> Self {
-        let number = |stored: &yurt_storage::backend::Stored| (stored.key.clone(), Some(number(&stored.value)));
+        let number = |stored: &Stored| (stored.key.clone(), Some(number(&stored.value)));
         let deletions = found.loaded.tombstones.iter();
         Self {
             id: Some(found.id.clone()),
@@ -579,7 +599,7 @@ impl Expected {
                 Ok((stored.key.as_str(), (stored.rv, n)))
             })
             .collect::<Result<_, _>>()?;
-        self.check_values(&live)?;
+        self.check_values(&live, &found.loaded.tombstones)?;
         for (key, (rv, _)) in &live {
             if key.starts_with("/leases") && *rv <= self.issued {
                 return Err(format!("{key} kept {rv}: a watch from {} misses it", self.issued));
@@ -590,19 +610,19 @@ impl Expected {
             return Err(format!("lease and epoch fell apart: {pair:?}"));
         }
         for (key, rv) in &self.deletions {
-            let is_there = |stored: &yurt_storage::backend::Stored| stored.key == *key && stored.rv == *rv;
+            let is_there = |stored: &Stored| stored.key == *key && stored.rv == *rv;
             if found.loaded.floor < *rv && !found.loaded.tombstones.iter().any(is_there) {
                 return Err(format!("the deletion of {key} at {rv} is forgotten"));
             }
         }
-        let copies = [&self.copy, &self.persisting];
-        if !copies.contains(&&found.copy) {
+        let is_tried = found.copy.as_ref().is_some_and(|copy| self.persisting.contains(copy));
+        if found.copy != self.copy && !is_tried {
             return Err(format!("replica is none of the committed ones: {:?}", found.copy));
         }
         Ok(())
     }
 
-    fn check_values(&self, live: &BTreeMap<&str, (ResourceVersion, u64)>) -> Result<(), String> {
+    fn check_values(&self, live: &BTreeMap<&str, (ResourceVersion, u64)>, tombstones: &[Stored]) -> Result<(), String> {
         let keys = self.certain.keys().chain(self.doing.iter().map(|(key, _)| key));
         let keys: BTreeSet<&str> = keys.map(String::as_str).chain(live.keys().copied()).collect();
         for key in keys {
@@ -610,6 +630,16 @@ impl Expected {
             let certain = self.certain.get(key).copied().flatten();
             let doing = self.doing.iter().any(|(of, n)| of == key && *n == has);
             let flushed = self.closing && has.is_some() && self.renewed.get(key).copied() == has;
+            if has != certain && self.refused.contains(&(key.to_owned(), has)) {
+                let deletions = tombstones.iter().filter(|stored| stored.key == key);
+                let at = live.get(key).map(|(rv, _)| *rv);
+                let at = at.or_else(|| deletions.map(|stored| stored.rv).max());
+                if at <= Some(self.issued) {
+                    let issued = self.issued;
+                    return Err(format!("{key} is {has:?} at {at:?}: a watch from {issued} misses it"));
+                }
+                continue;
+            }
             if has != certain && !doing && !flushed {
                 return Err(format!("{key} is {has:?}, was acknowledged as {certain:?}"));
             }

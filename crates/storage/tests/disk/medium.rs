@@ -89,6 +89,11 @@ impl Tape {
         std::mem::take(&mut self.state.lock().entries)
     }
 
+    /// Everything since the last [`Self::take_entries`].
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.state.lock().entries.clone()
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.state.lock().bytes.clone()
     }
