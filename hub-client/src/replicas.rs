@@ -51,7 +51,7 @@ use yurt_apimachinery::{GroupResource, ResourceKind};
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::Clock;
-use yurt_storage::embedded::Disk;
+use yurt_storage::embedded::{Disk, OpenError};
 use yurt_storage::{Replica, Replicas};
 
 use budget::Limits;
@@ -106,7 +106,18 @@ impl PoolData {
     /// # Errors
     /// [`DiskError`] if neither a new file nor running without one helps.
     pub fn open(folder: &Path, pool: &str, limits: impl Into<Limits>, clock: Clock) -> Result<Self, DiskError> {
-        let limits = limits.into();
+        let disk = |file: &Path| Disk::open(file, clock.clone());
+        Self::open_with(folder, pool, limits.into(), clock.clone(), &disk)
+    }
+
+    /// As [`Self::open`]; `disk` opens the file.
+    pub(crate) fn open_with(
+        folder: &Path,
+        pool: &str,
+        limits: Limits,
+        clock: Clock,
+        disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>,
+    ) -> Result<Self, DiskError> {
         let scope = Scope::open(folder.join(scope::FILE));
         let kinds: Vec<_> = pool_kinds().into_iter().chain(scope.named()).collect();
         let Opened {
@@ -116,9 +127,7 @@ impl PoolData {
             failure,
             other_pool,
             oversized,
-        } = disk::open(folder, pool, (&kinds, limits.pool), &|file| {
-            Disk::open(file, clock.clone())
-        })?;
+        } = disk::open(folder, pool, (&kinds, limits.pool), disk)?;
         let failures = Failures::new(clock.clone());
         let sources = Sources::new(clock);
         for (name, why) in oversized {

@@ -2,6 +2,7 @@
 //! and bytes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,10 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum bytes of a discovery document.
 const DOCUMENT_MAX: usize = 4 << 20;
+/// Pause of a start before it repeats a read that failed: the store does not open its file again before.
+const REREAD_AFTER: Duration = Duration::from_millis(1_500);
+/// Maximum number of such pauses of a start.
+const REREADS_MAX: usize = 4;
 /// Name of the failure while no further selection is cached.
 pub const CACHE: &str = "cache";
 
@@ -94,6 +99,15 @@ impl<T: Into<String>> From<T> for Unloaded {
     }
 }
 
+/// Waits until a read may be repeated; false if a start has waited often enough.
+async fn may_reread(rereads: &mut Range<usize>) -> bool {
+    let may_reread = rereads.next().is_some();
+    if may_reread {
+        tokio::time::sleep(REREAD_AFTER).await;
+    }
+    may_reread
+}
+
 // === impl Cache ===
 
 impl Cache {
@@ -110,20 +124,27 @@ impl Cache {
         }))
     }
 
-    /// Loads the selections on the disk. What is damaged, or exceeds the limits, is dropped. What the disk does not give
-    /// now stays there for the next start.
+    /// Loads the selections on the disk. What is damaged, or exceeds the limits, is dropped. A read that fails is
+    /// repeated; what the disk does not give then stays there for the next start.
     pub async fn load(&self) {
         let data = &self.0.means.data;
-        let of_disk = data.clone();
-        let stored = tokio::task::spawn_blocking(move || of_disk.replicas().stored(CACHED)).await;
+        let mut rereads = 0..REREADS_MAX;
+        let mut stored = self.stored().await;
+        if stored.is_err() && may_reread(&mut rereads).await {
+            stored = self.stored().await;
+        }
         let stored = match stored {
-            Ok(Ok(stored)) => stored,
-            Ok(Err(error)) => return data.failures().refused(CACHE, &format!("the stored names: {error}")),
-            Err(error) => return data.failures().refused(CACHE, &error.to_string()),
+            Ok(stored) => stored,
+            Err(error) => return data.failures().refused(CACHE, &format!("the stored names: {error}")),
         };
         let (mut loaded, max) = (0_usize, data.limits().cache);
         for (name, bytes) in stored {
-            let why = match self.load_one(&name, loaded.saturating_add(bytes) <= max).await {
+            let fits = loaded.saturating_add(bytes) <= max;
+            let mut outcome = self.load_one(&name, fits).await;
+            if matches!(outcome, Err(Unloaded::Unread(_))) && may_reread(&mut rereads).await {
+                outcome = self.load_one(&name, fits).await;
+            }
+            let why = match outcome {
                 Ok(()) => {
                     loaded += bytes;
                     continue;
@@ -141,6 +162,13 @@ impl Cache {
                 tracing::warn!(collection = name, %error, "Failed to delete a cached selection");
             }
         }
+    }
+
+    /// Names and bytes of the selections on the disk.
+    async fn stored(&self) -> Result<Vec<(String, usize)>, StorageError> {
+        let data = self.0.means.data.clone();
+        let read = tokio::task::spawn_blocking(move || data.replicas().stored(CACHED)).await;
+        read.map_err(|error| StorageError::Unavailable(error.to_string()))?
     }
 
     async fn load_one(&self, name: &str, fits: bool) -> Result<(), Unloaded> {
@@ -445,12 +473,17 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
     use futures_util::FutureExt as _;
     use http::HeaderValue;
     use yurt_apimachinery::watch::EventType;
     use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::Clock;
     use yurt_storage::OnlyWriter as _;
+    use yurt_storage::embedded::{Disk, FileBackend, LockedFile, OpenError};
     use yurt_test_support::TestDir;
 
     use super::*;
@@ -484,10 +517,15 @@ mod tests {
 
         /// The same disk after a restart, before it is loaded.
         fn restarted(&self) -> Self {
+            let clock = Clock::system();
+            self.restarted_on(clock.clone(), &|path| Disk::open(path, clock.clone()))
+        }
+
+        fn restarted_on(&self, clock: Clock, disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>) -> Self {
             let folder = TestDir::new();
             let file = crate::replicas::disk::FILE;
             std::fs::copy(self._folder.path().join(file), folder.path().join(file)).unwrap();
-            let data = PoolData::open(folder.path(), "", usize::MAX, Clock::system()).unwrap();
+            let data = PoolData::open_with(folder.path(), "", usize::MAX.into(), clock, disk).unwrap();
             Self {
                 cache: Cache::new(Means {
                     data: Arc::new(data),
@@ -732,6 +770,88 @@ mod tests {
         assert_eq!(again.names(), [MAPS, "/api/v1/pods"]);
         let entry = again.cache.get(&Key::parse(MAPS).unwrap().0).expect("it is loaded");
         assert!(entry.replica().is_served());
+    }
+
+    /// A file of which one read fails, after a number of others.
+    #[derive(Debug)]
+    struct FailingOnce {
+        file: LockedFile,
+        reads_left: Arc<AtomicI64>,
+    }
+
+    impl FileBackend for FailingOnce {
+        fn size(&self) -> io::Result<u64> {
+            self.file.size()
+        }
+
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            match self.reads_left.fetch_sub(1, Ordering::SeqCst) {
+                0 => Err(io::Error::other("the bus was reset")),
+                _ => self.file.read_at(offset, out),
+            }
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.file.write_at(offset, data)
+        }
+
+        fn set_size(&self, size: u64) -> io::Result<()> {
+            self.file.set_size(size)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.file.sync()
+        }
+    }
+
+    /// More than the database holds in memory, so a start reads it from the disk again.
+    fn large_pod() -> Object {
+        let mut state = 1_u64;
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            char::from(b'a' + u8::try_from(state >> 33 & 15).unwrap())
+        });
+        let noise: String = noise.take(2 << 20).collect();
+        let pod =
+            json!({"metadata": {"namespace": "a", "name": "p", "uid": "p", "resourceVersion": "5"}, "noise": noise});
+        Object::from_value(pod, yurt_apimachinery::kind::find_kind("", "pods").unwrap()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn read_that_fails_once_costs_a_start_no_selection() {
+        const NAMES: [&str; 3] = ["/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods", "/api/v1/pods"];
+        let held = Held::new();
+        for name in NAMES {
+            let entry = held.complete(name).await;
+            let restart = |held: &mut Collection| held.restart(0, vec![large_pod()], ResourceVersion(10));
+            entry.replica().collection().update(restart);
+        }
+        held.cache.0.means.data.replicas().persist(None).await.unwrap();
+        let mut failures = 0;
+        for fails_at in 0..8 {
+            let (clock, hand) = Clock::fake();
+            let reads_left = Arc::new(AtomicI64::new(-1));
+            let again = held.restarted_on(clock.clone(), &|path| {
+                let file = LockedFile::open(path).unwrap();
+                let reads_left = reads_left.clone();
+                Disk::open_on(path, Arc::new(FailingOnce { file, reads_left }), clock.clone())
+            });
+            reads_left.store(fails_at, Ordering::SeqCst);
+            let advancing = async {
+                loop {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    hand.advance(Duration::from_millis(100));
+                }
+            };
+            tokio::select! {
+                () = again.cache.load() => {}
+                () = advancing => {}
+            }
+            let loaded: Vec<_> = again.cache.0.entries.lock().keys().cloned().collect();
+            assert_eq!(loaded, NAMES, "read {fails_at} fails");
+            failures += usize::from(reads_left.load(Ordering::SeqCst) < 0);
+        }
+        assert!(failures > 3, "{failures} reads failed");
     }
 
     #[tokio::test]
