@@ -5,7 +5,7 @@
 //! fails, costs the new record only: what is on the disk stays, and the caller continues. All functions block, unless they
 //! say otherwise; the callers run them on threads for that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -84,6 +84,8 @@ struct Index {
     totals: HashMap<&'static str, Totals>,
     /// Counts uses, for the order of eviction.
     uses: u64,
+    /// Files of removed records that could not be deleted.
+    left: HashSet<FileName>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +102,7 @@ struct Row {
 impl Index {
     fn insert(&mut self, name: FileName, share: Share, size: u64, sum: Option<[u8; 32]>) {
         self.remove(&name);
+        self.left.remove(&name);
         self.uses += 1;
         let totals = self.totals.entry(share.name).or_default();
         totals.records += 1;
@@ -255,18 +258,24 @@ impl Shelf {
     /// Deletes the record of `key`, durably.
     ///
     /// # Errors
-    /// The file could not be deleted; the record is gone for this process.
+    /// The file could not be deleted; the record is gone for this process. A further call tries again.
     pub fn remove(&self, key: &str) -> io::Result<()> {
         let _one = self.writing.lock();
         let name = FileName::of(key);
-        if !self.index.lock().remove(&name) {
-            return Ok(());
+        {
+            let mut index = self.index.lock();
+            if !index.remove(&name) && !index.left.contains(&name) {
+                return Ok(());
+            }
+            index.left.insert(name);
         }
         match fs::remove_file(self.path(&name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        File::open(&self.folder)?.sync_all()
+        File::open(&self.folder)?.sync_all()?;
+        self.index.lock().left.remove(&name);
+        Ok(())
     }
 
     /// Deletes all records.

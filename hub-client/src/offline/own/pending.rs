@@ -25,7 +25,7 @@ use crate::filter::context::LocalPods;
 use crate::health::CloudReach;
 use crate::offline::record::Record;
 use crate::offline::reply::RETRY_AFTER;
-use crate::offline::shelf::{Limits, Share, Shelf};
+use crate::offline::shelf::{Limits, Share, Shelf, ShelfError};
 
 /// Name of the folder below the cache folder.
 pub const FOLDER: &str = "local-writes";
@@ -57,7 +57,7 @@ pub struct Pending {
     count: AtomicUsize,
     /// Signals a new entry.
     added: Notify,
-    /// Entries that the disk did not take. Leaf lock.
+    /// Entries that the disk did not take, or did not delete. Leaf lock.
     unsaved: Mutex<BTreeSet<OwnKey>>,
     /// Signals one of them.
     refused: Notify,
@@ -186,11 +186,32 @@ impl Pending {
             None => self.pods.dropped(key),
         }
         self.entries.lock().remove(key);
-        self.unsaved.lock().remove(key);
         self.count.fetch_sub(1, Ordering::Relaxed);
-        if let Err(error) = self.shelf.remove(&key.to_string()) {
-            // It is sent once more after a restart. The kubelet corrects what it wrote since.
-            tracing::warn!(%error, object = %key, "Failed to delete local write that the cloud has");
+        self.delete(key);
+    }
+
+    /// Deletes the file of an ended entry. One that stays is sent once more after a restart; the kubelet corrects what it
+    /// wrote since.
+    fn delete(&self, key: &OwnKey) {
+        let deleted = self.shelf.remove(&key.to_string());
+        self.record(key, deleted.map_err(ShelfError::Disk));
+    }
+
+    /// Records whether the disk has the present state of an object.
+    fn record(&self, key: &OwnKey, done: Result<(), ShelfError>) {
+        let mut unsaved = self.unsaved.lock();
+        match done {
+            Ok(()) => {
+                unsaved.remove(key);
+                if unsaved.is_empty() {
+                    self.failures.works(DISK);
+                }
+            }
+            Err(error) => {
+                unsaved.insert(key.clone());
+                self.refused.notify_one();
+                self.failures.refused(DISK, &error.to_string());
+            }
         }
     }
 
@@ -244,14 +265,14 @@ impl Pending {
         }
     }
 
-    /// Resolves once the disk did not take an entry.
+    /// Resolves once the disk did not take an entry, or did not delete one.
     pub async fn any_unsaved(&self) {
         while self.unsaved.lock().is_empty() {
             self.refused.notified().await;
         }
     }
 
-    /// Writes the entries that the disk did not take before. Blocks.
+    /// Writes the entries that the disk did not take before, and deletes those that it kept. Blocks.
     pub fn save_unsaved(&self) {
         let unsaved = self.unsaved.lock().clone();
         for key in &unsaved {
@@ -259,11 +280,8 @@ impl Pending {
             match self.state(key) {
                 // It was within the limits before.
                 Some((revision, state)) => drop(self.store(key, revision, &state)),
-                None => drop(self.unsaved.lock().remove(key)),
+                None => self.delete(key),
             }
-        }
-        if self.unsaved.lock().is_empty() {
-            self.failures.works(DISK);
         }
     }
 
@@ -301,20 +319,7 @@ impl Pending {
             key: text,
             body,
         };
-        match self.shelf.put(&record) {
-            Ok(_) => {
-                let mut unsaved = self.unsaved.lock();
-                unsaved.remove(key);
-                if unsaved.is_empty() {
-                    self.failures.works(DISK);
-                }
-            }
-            Err(error) => {
-                self.unsaved.lock().insert(key.clone());
-                self.refused.notify_one();
-                self.failures.refused(DISK, &error.to_string());
-            }
-        }
+        self.record(key, self.shelf.put(&record).map(drop));
         Ok(())
     }
 }
@@ -520,6 +525,27 @@ mod tests {
         pending.save_unsaved();
         assert_eq!(pending.failures.why(DISK), None);
         assert_eq!(open(&folder).local(&key()), pending.local(&key()));
+    }
+
+    #[test]
+    fn entry_that_the_cloud_has_is_deleted_once_the_disk_works() {
+        let folder = TestDir::new();
+        let pending = open(&folder);
+        merge(&pending, Some(pod("u1", 7)), &running()).unwrap();
+        let (revision, sent) = pending.state(&key()).unwrap();
+        let file = std::fs::read_dir(folder.path().join(FOLDER)).unwrap().next().unwrap();
+        let (file, aside) = (file.unwrap().path(), folder.path().join("aside"));
+        std::fs::rename(&file, &aside).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        pending.settle(&key(), revision, &sent, Some(ResourceVersion(9)));
+        assert!(pending.is_empty() && pending.failures.why(DISK).is_some());
+        pending.save_unsaved();
+        assert!(pending.failures.why(DISK).is_some());
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::rename(&aside, &file).unwrap();
+        pending.save_unsaved();
+        assert_eq!(pending.failures.why(DISK), None);
+        assert!(open(&folder).is_empty(), "a restart would send it again");
     }
 
     #[test]

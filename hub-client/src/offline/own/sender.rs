@@ -31,7 +31,7 @@ use crate::upstream::{Cloud, describe_answer};
 const PACE: Duration = Duration::from_millis(50);
 /// Pause after an attempt without a result.
 const RETRY: Duration = Duration::from_secs(5);
-/// Time between attempts to store entries that the disk did not take.
+/// Time between attempts to store entries that the disk did not take, and to delete those that it kept.
 const RESAVED_EVERY: Duration = Duration::from_secs(10);
 /// Maximum time of a request.
 const TIMEOUT: Duration = Duration::from_secs(5);
