@@ -67,7 +67,7 @@ pub struct Op {
 }
 
 /// Reason why a transaction failed. `Full` and `Unavailable` are worth a retry later. Nothing was written, except
-/// perhaps with `Unknown`.
+/// perhaps with `Unknown`, and with `Full` by the write that fills an etcd: etcd applies it and reports this error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
     /// A precondition failed.

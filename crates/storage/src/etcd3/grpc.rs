@@ -27,6 +27,10 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Header with which etcd immediately rejects calls that need a leader while it has none, and ends such streams.
 const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
 
+/// Refusals by one member alone, under codes that stand for the whole cluster otherwise: it is a learner, or it applies
+/// changes too slowly.
+const OF_MEMBER: [&str; 2] = ["not supported for learner", "too many requests"];
+
 /// Reason why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum CallError {
@@ -112,8 +116,10 @@ impl CallError {
     pub(super) fn is_of_server(&self) -> bool {
         match self {
             Self::Transport(_) | Self::Malformed(_) => true,
-            // DEADLINE_EXCEEDED, UNIMPLEMENTED (no etcd behind the port), INTERNAL, UNAVAILABLE.
-            Self::Refused { code, .. } => matches!(code, 2 | 4 | 12 | 13 | 14),
+            // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED (no etcd behind the port), INTERNAL, UNAVAILABLE.
+            Self::Refused { code, message } => {
+                matches!(code, 2 | 4 | 12 | 13 | 14) || OF_MEMBER.iter().any(|text| message.contains(text))
+            }
             Self::TooLarge(_) => false,
         }
     }
@@ -289,6 +295,20 @@ mod tests {
         assert!(matches!(announced(0, limit), Ok(None)));
         assert!(matches!(announced(0, limit + 1), Err(CallError::TooLarge(_))));
         assert!(matches!(announced(1, 0), Err(CallError::Malformed(_))));
+    }
+
+    /// etcd `isRPCSupportedForLearner`, and `ErrTooManyRequests` before a proposal.
+    #[test]
+    fn learner_and_slow_member_are_left_for_another_one() {
+        let is_left = |code, message: &str| {
+            let message = message.into();
+            let error = CallError::Refused { code, message };
+            error.is_of_server() && error.never_applied()
+        };
+        assert!(is_left(9, "etcdserver: rpc not supported for learner"));
+        assert!(is_left(8, "etcdserver: too many requests"));
+        assert!(!is_left(9, "etcdserver: not leader"));
+        assert!(!is_left(8, "etcdserver: mvcc: database space exceeded"));
     }
 
     #[test]
