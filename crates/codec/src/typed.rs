@@ -84,6 +84,23 @@ pub fn read_metadata(metadata: &Value) -> Result<Typed, TypedError> {
     reader.typed(object)
 }
 
+/// Metadata without unknown fields and without fields of another type, as kube-apiserver reads stored objects. `None`
+/// if nothing has to change, and for a value that is no object.
+#[must_use]
+pub fn repaired_metadata(metadata: &Value) -> Option<Value> {
+    let repaired = match read_metadata(metadata) {
+        Ok(read) => read.object,
+        Err(_) => {
+            let alone = |(name, value): (&String, &Value)| {
+                let alone = Map::from_iter([(name.clone(), value.clone())]);
+                read_metadata(&alone.into()).ok()?.object.as_object().cloned()
+            };
+            metadata.as_object()?.iter().filter_map(alone).flatten().collect()
+        }
+    };
+    (repaired != *metadata && repaired.is_object()).then_some(repaired)
+}
+
 /// Position of the reader, and its findings.
 #[derive(Default)]
 struct Reader {

@@ -49,6 +49,21 @@ fn metadata_alone_is_read_as_that_of_a_whole_object() {
 }
 
 #[test]
+fn stored_metadata_keeps_its_valid_fields() {
+    let repaired = |metadata: Value| repaired_metadata(&metadata);
+    let valid = json!({"name": "a", "labels": {"a": "b"}, "finalizers": null});
+    assert_eq!(repaired(valid.clone()), None);
+    let mut odd = valid.clone();
+    odd["odd"] = json!(1);
+    assert_eq!(repaired(odd.clone()), Some(valid.clone()));
+    odd["annotations"] = json!({"a": "b", "c": 1});
+    odd["ownerReferences"] = json!("x");
+    assert_eq!(repaired(odd), Some(valid));
+    assert_eq!(repaired(json!(null)), None);
+    assert_eq!(repaired(json!(["a"])), None);
+}
+
+#[test]
 fn lists_of_texts_in_a_map_hold_texts() {
     let review = schema::find("authorization.k8s.io", "v1", "SubjectAccessReview").unwrap();
     let of = |extra: Value| json!({ "spec": { "extra": { "a": extra } } });

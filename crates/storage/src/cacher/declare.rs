@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use yurt_apimachinery::kind::NameRule;
-use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, json_text};
+use yurt_codec::typed;
 use yurt_collection::{Collection, Recovered};
 
 use super::{Cacher, Collections};
@@ -69,7 +69,7 @@ pub(super) fn read(key: &str, value: &Bytes, kind: &ResourceKind) -> Result<Obje
         let kind = &UNDECLARED[usize::from(at.contains('/'))];
         return Object::parse(value.clone(), kind).map_err(|error| error.to_string());
     }
-    let value = in_version(value, kind).map_err(|error| error.to_string())?;
+    let value = valid(value, kind).map_err(|error| error.to_string())?;
     match Object::parse(value, kind) {
         Ok(object) if object.key().as_str() == at => Ok(object),
         Ok(_) => Err("it is in a namespace, and the kind is in none".to_owned()),
@@ -77,15 +77,18 @@ pub(super) fn read(key: &str, value: &Bytes, kind: &ResourceKind) -> Result<Obje
     }
 }
 
-/// The object with the kind's `apiVersion`.
-fn in_version(value: &Bytes, kind: &ResourceKind) -> Result<Bytes, serde_json::Error> {
+/// The object with the kind's `apiVersion` and with valid metadata. Earlier versions of the coordinator stored metadata of
+/// custom resources unchecked.
+fn valid(value: &Bytes, kind: &ResourceKind) -> Result<Bytes, serde_json::Error> {
     let version = kind.api_version();
-    if TypeMeta::peek(value)?.api_version == version {
+    let mut object = json_text::parse(value)?;
+    let metadata = object.get("metadata").and_then(typed::repaired_metadata);
+    if metadata.is_none() && object.get("apiVersion").is_some_and(|stored| *stored == *version) {
         return Ok(value.clone());
     }
-    let mut object = json_text::parse(value)?;
     if let Some(members) = object.as_object_mut() {
         members.insert("apiVersion".to_owned(), version.into());
+        members.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
     }
     serde_json::to_vec(&object).map(Bytes::from)
 }
@@ -238,6 +241,19 @@ mod tests {
         );
         let again = declare(&cacher, kind("v1", "Namespaced", ".spec.color")).expect("nothing changed");
         assert!(Arc::ptr_eq(&shared, &again));
+    }
+
+    #[test]
+    fn malformed_metadata_of_a_stored_object_is_not_served() {
+        let mut object = json_text::parse(&value("a", "red")).expect("JSON");
+        object["metadata"]["labels"] = json!({"a": "b"});
+        let valid = Bytes::from(object.to_string());
+        object["metadata"]["annotations"] = json!({"a": true});
+        object["metadata"]["odd"] = json!(1);
+        let kind = kind("v1", "Namespaced", ".spec.color");
+        let read = |value: &Bytes| read("/widgets.example.com/x/a", value, kind).expect("an object");
+        assert_eq!(read(&object.to_string().into()).bytes(), valid);
+        assert_eq!(read(&valid).bytes(), valid);
     }
 
     #[test]
