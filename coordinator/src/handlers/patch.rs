@@ -39,7 +39,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let mut based_on = ResourceVersion::ZERO;
     let outcome = call.app.own.update(&call.resource, &key, &intent, |current| {
         based_on = current.resource_version();
-        let mut new = call.resource.shown(current).to_value();
+        let mut new = reading::stored(&call.resource, current);
         patch.apply(&mut new, &call.body)?;
         let new = reading::patched(call, new, options.field_validation, &|new| patch.shown(new, &call.body))?;
         check_identity(current, &new)?;

@@ -8,7 +8,7 @@ use yurt_apimachinery::gvr::GroupKind;
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::{Status, json_text, meta};
+use yurt_apimachinery::{Object, Status, json_text, meta};
 use yurt_codec::negotiation::{body_format, body_json};
 use yurt_codec::typed::{self, Typed, TypedError};
 use yurt_codec::{decoded, protobuf, schema, type_meta};
@@ -173,6 +173,16 @@ impl<'a> Expected<'a> {
             .find(|version| **version == claimed.api_version)
             .copied()
     }
+}
+
+/// The state that a patch changes, in the version of the resource. What a schema no longer knows is dropped here: it is no
+/// fault of the patch.
+pub(super) fn stored(resource: &Resource, current: &Object) -> Value {
+    let mut object = resource.shown(current).to_value();
+    if let Some(schema) = &resource.structural {
+        schema.shape(&mut object);
+    }
+    object
 }
 
 /// Parses the result of a patch; `shown` is the text that a refusal includes.
