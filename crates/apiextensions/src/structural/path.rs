@@ -1,7 +1,7 @@
 //! The place of a walk over a value, as in the text of faults: `spec.items[3].name`.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use yurt_apimachinery::text::cut;
 
@@ -42,6 +42,14 @@ impl Path {
         seen
     }
 
+    /// Visits the value of a key that the schema does not list.
+    pub(super) fn key<T>(&mut self, key: &str, look: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.enter_subscript(key);
+        let seen = look(self);
+        self.back(outer);
+        seen
+    }
+
     /// Goes to a member; returns the position for [`back`](Self::back).
     pub(super) fn enter(&mut self, name: &str) -> usize {
         let outer = self.0.len();
@@ -54,9 +62,13 @@ impl Path {
 
     /// Goes to an item of a list; returns the position for [`back`](Self::back).
     pub(super) fn enter_item(&mut self, index: usize) -> usize {
+        self.enter_subscript(index)
+    }
+
+    fn enter_subscript(&mut self, subscript: impl Display) -> usize {
         let outer = self.0.len();
         // Writing to a String does not fail.
-        let _ = write!(self.0, "[{index}]");
+        let _ = write!(self.0, "[{subscript}]");
         outer
     }
 

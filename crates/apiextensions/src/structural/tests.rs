@@ -121,6 +121,7 @@ const VERDICTS: &str = r#"
 {"type": "object", "minProperties": 1} | {} | spec: Invalid value: 0: spec in body should have at least 1 properties
 {"type": "object", "maxProperties": 1} | {"a": 1, "b": 2} | spec: Too many: 2: must have at most 1 item
 {"type": "object", "additionalProperties": {"type": "boolean"}} | {"a.b": 1} | spec.a.b: Invalid value: "integer": spec.a.b in body must be of type boolean: "integer"
+{"type": "object", "additionalProperties": {"type": "array", "x-kubernetes-list-type": "set"}} | {"a": [1, 1]} | spec[a][1]: Duplicate value: 1
 {"type": "integer", "maximum": 1, "minimum": 1} | 1 |
 {"type": "integer"} | 1.0 |
 {"type": "number"} | 1 |
@@ -208,7 +209,7 @@ fn objects_within_objects_have_a_type_and_valid_metadata() {
             .iter()
             .map(ToString::to_string)
             .collect();
-        let want: Vec<String> = faults.iter().map(|fault| format!("spec[0].pod.{fault}")).collect();
+        let want: Vec<String> = faults.iter().map(|fault| format!("spec[0][pod].{fault}")).collect();
         assert_eq!(said, want, "{change}");
     }
     let digit = json!({"spec": [{"pod": {"apiVersion": "v1", "kind": "7Pod"}}]});

@@ -11,8 +11,11 @@ pub(super) fn visit(node: &Node, path: &mut Path, value: &Value, look: &mut impl
     match value {
         Value::Object(members) => {
             for (name, value) in members {
-                if let Some(inner) = member(node, name) {
-                    path.below(name, |path| visit(inner, path, value, look));
+                let Some(inner) = member(node, name) else { continue };
+                let visit = |path: &mut Path| visit(inner, path, value, look);
+                match node.properties.contains_key(name) {
+                    true => path.below(name, visit),
+                    false => path.key(name, visit),
                 }
             }
         }
