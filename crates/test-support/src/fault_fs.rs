@@ -69,6 +69,20 @@ impl FaultFs {
         }))
     }
 
+    /// Mounts it for a test as [`Self::mount`] does. `None`, with a note in the test's output, if that is not permitted: the
+    /// test ends early then.
+    ///
+    /// # Panics
+    /// When no thread can be started.
+    #[must_use]
+    pub fn mount_or_skip(place: &Path, behind: &Path) -> Option<Self> {
+        let mounted = Self::mount(place, behind).expect("a thread");
+        if mounted.is_none() {
+            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+        }
+        mounted
+    }
+
     /// Records all changes from now on.
     pub fn record(&self) {
         self.recording.start();
@@ -131,8 +145,7 @@ mod tests {
         let (place, behind) = (folder.path().join("place"), folder.path().join("behind"));
         fs::create_dir(&place).expect("a folder");
         fs::create_dir(&behind).expect("a folder");
-        let Some(disk) = FaultFs::mount(&place, &behind).expect("a thread") else {
-            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+        let Some(disk) = FaultFs::mount_or_skip(&place, &behind) else {
             return;
         };
         let path = place.join("inner/file");
@@ -168,8 +181,7 @@ mod tests {
         let (place, behind) = (folder.path().join("place"), folder.path().join("behind"));
         fs::create_dir(&place).expect("a folder");
         fs::create_dir(&behind).expect("a folder");
-        let Some(disk) = FaultFs::mount(&place, &behind).expect("a thread") else {
-            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+        let Some(disk) = FaultFs::mount_or_skip(&place, &behind) else {
             return;
         };
         let file = File::create(place.join("file")).expect("a file");

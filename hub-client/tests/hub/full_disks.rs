@@ -56,8 +56,7 @@ async fn full_disk_costs_no_client_anything_and_no_data_also_over_a_restart() {
     cloud.put("secrets", json!({"metadata": {"namespace": "shop", "name": "db"}}));
     cloud.put("configmaps", json!({"metadata": {"namespace": "shop", "name": "logs"}}));
     let (folder, behind) = (Arc::new(TestDir::new()), TestDir::new());
-    let Some(disk) = FaultFs::mount(folder.path(), behind.path()).expect("a thread") else {
-        eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+    let Some(disk) = FaultFs::mount_or_skip(folder.path(), behind.path()) else {
         return;
     };
     let mut flags = flags_of(&cloud, &folder, NODE, &cloud.url());
@@ -123,8 +122,7 @@ fn files_in(folder: &Path) -> Vec<String> {
 async fn first_start_on_a_full_disk_serves_and_stores_token_and_authority_once_there_is_space() {
     let cloud = Cloud::start().await;
     let (folder, behind) = (Arc::new(TestDir::new()), TestDir::new());
-    let Some(disk) = FaultFs::mount(folder.path(), behind.path()).expect("a thread") else {
-        eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+    let Some(disk) = FaultFs::mount_or_skip(folder.path(), behind.path()) else {
         return;
     };
     let mut flags = flags_of(&cloud, &folder, NODE, &cloud.url());
@@ -188,10 +186,7 @@ impl Joining {
     /// `None` where a file system of ours cannot be mounted. `behind` outlives it.
     async fn new(behind: &TestDir) -> Option<Self> {
         let (cloud, folder) = (cloud_with_token().await, Arc::new(TestDir::new()));
-        let Some(disk) = FaultFs::mount(folder.path(), behind.path()).expect("a thread") else {
-            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
-            return None;
-        };
+        let disk = FaultFs::mount_or_skip(folder.path(), behind.path())?;
         for name in ["root", "cache"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
