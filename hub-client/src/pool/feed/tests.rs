@@ -151,6 +151,21 @@ async fn data_does_not_turn_stale_while_the_cloud_confirms_a_new_leader() {
     );
 }
 
+/// The replica changes a moment before its source counts as heard.
+#[tokio::test(start_paused = true)]
+async fn leader_that_becomes_fresh_feeds_what_came_with_it_before_it_reports() {
+    let folder = TestDir::new();
+    let (feeder, _) = at_ten(&folder);
+    let collection = feeder.replica.collection();
+    let mut changes = collection.subscribe();
+    let sources = feeder.data.sources();
+    sources.heard("services", Source::Cloud, None);
+    sources.confirmed("services", Source::Cloud);
+    assert!(matches!(feeder.has_changed(&mut changes, false).await, Ok(false)));
+    collection.update(|held| held.catch_up_to(ResourceVersion(11), step(10, 1, 0)));
+    assert!(matches!(feeder.has_changed(&mut changes, false).await, Ok(true)));
+}
+
 /// A change that arrives during a keep-alive call is as old as the call.
 #[tokio::test(start_paused = true)]
 async fn wait_before_a_keep_alive_call_is_no_time_of_delivery() {
