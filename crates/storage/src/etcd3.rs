@@ -41,7 +41,7 @@ use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::tls::{ClientTls, TlsError};
 
-use crate::backend::{Action, Op, Sink, Storage, StorageError, TXN_OPS_MAX};
+use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
 use endpoints::Endpoints;
 use grpc::CallError;
 use revision_checkpoint::RevisionCheckpoint;
@@ -322,10 +322,7 @@ impl EtcdState {
     /// Executes one transaction; answers once this process has published it, too.
     async fn commit(&self, ops: &[Op], stop: &CancellationToken) -> Result<ResourceVersion, StorageError> {
         let written = self.transact(ops).await;
-        // A full etcd still takes deletions.
-        if written.is_err() || ops.iter().any(|op| matches!(op.action, Action::Put(..))) {
-            self.writes.lock().note(&written, Instant::now());
-        }
+        self.writes.lock().note(ops, &written, Instant::now());
         let written = written?;
         if written.is_new {
             let mut published = self.published.subscribe();
