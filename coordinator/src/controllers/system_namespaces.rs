@@ -26,7 +26,11 @@ pub(crate) async fn create(app: &App) -> Result<(), StartError> {
         let failed = |status: Status| StartError::new(format!("--data-dir: cannot create namespace {name}: {status}"));
         let object = prepare::created(resource, body, None, now, &uid, Account::Settled).map_err(failed)?;
         let object = own::object(object, resource).map_err(failed)?;
-        app.own.create(resource, &object, &intent, None).await.map_err(failed)
+        let in_none = || std::future::ready(Ok(None));
+        app.own
+            .create(resource, &object, &intent, in_none)
+            .await
+            .map_err(failed)
     };
     // In parallel: they share a commit.
     futures_util::future::try_join_all(namespaces::INITIAL.map(create)).await?;

@@ -1,7 +1,5 @@
 //! CREATE: a new object under a free name.
 
-use std::sync::Arc;
-
 use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::status::reason;
@@ -13,16 +11,13 @@ use yurt_runtime::http::Body;
 use super::reading;
 use crate::admission;
 use crate::config::Profile;
-use crate::registry::Resource;
 use crate::registry::namespaces;
-use crate::registry::own::{self, CreateOutcome, Intent};
+use crate::registry::own::{self, Intent, Namespace};
 use crate::registry::prepare::{self, Account};
 use crate::request::Call;
 
 /// Maximum number of names tried for one generateName; then the client has to retry.
 const GENERATED_NAMES_MAX: usize = 8;
-/// Maximum number of times that a create reads its namespace; each further time another write has changed it.
-const NAMESPACE_READS_MAX: usize = 8;
 
 /// Answers a create.
 ///
@@ -91,35 +86,21 @@ async fn create_as(
     let namespace = call.namespace();
     call.authorize(Verb::Create, meta::text(&object, "name"))?;
     admission::create(call, &object)?;
-    let mut held = match require_namespace(call, namespace, shown).await {
-        Ok(held) => held,
-        Err(refused) => {
-            // A terminating namespace refuses invalid objects, too, but after checks of kind and place.
-            type_meta::complete(&mut object, call.resource.kind)?;
-            meta::settle_namespace(&mut object, call.resource.kind, namespace)?;
-            return Err(refused);
-        }
-    };
+    if let Err(refused) = require_namespace(call, namespace, shown).await {
+        // A terminating namespace refuses invalid objects, too, but after checks of kind and place.
+        type_meta::complete(&mut object, call.resource.kind)?;
+        meta::settle_namespace(&mut object, call.resource.kind, namespace)?;
+        return Err(refused);
+    }
     let uid = uuid::Uuid::new_v4().to_string();
     let object = prepare::created(&call.resource, object, namespace, call.now(), &uid, account)?;
     call.warnings.extend(call.resource.strategy.warnings(&object, None));
     let object = own::object(object, &call.resource)?;
-    for _ in 0..NAMESPACE_READS_MAX {
-        let unchanged = held.as_ref().map(|(namespaces, held)| (&**namespaces, held));
-        match call.app.own.create(&call.resource, &object, intent, unchanged).await? {
-            CreateOutcome::Created(created) => return Ok(Some(created)),
-            CreateOutcome::Exists => return Ok(None),
-            CreateOutcome::NamespaceChanged => {
-                // Through another coordinator, perhaps.
-                if let Some((namespaces, _)) = &held {
-                    call.app.own.catch_up(namespaces).await?;
-                }
-                held = require_namespace(call, namespace, shown).await?;
-            }
-        }
-    }
-    let why = format!("namespace {} changes too often", namespace.unwrap_or_default());
-    Err(Status::too_many_requests(why, 1))
+    let read_namespace = || require_namespace(call, namespace, shown);
+    call.app
+        .own
+        .create(&call.resource, &object, intent, read_namespace)
+        .await
 }
 
 fn exists(call: &Call, name: &str) -> Status {
@@ -137,11 +118,7 @@ fn exists(call: &Call, name: &str) -> Status {
 
 /// Requires that the namespace exists, and returns it with its collection. In a pool, leases and events need none: their
 /// namespaces are the cloud's.
-async fn require_namespace(
-    call: &Call,
-    namespace: Option<&str>,
-    name: &str,
-) -> Result<Option<(Arc<Resource>, Object)>, Status> {
+async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<Option<Namespace>, Status> {
     let Some(namespace) = namespace else { return Ok(None) };
     let is_needed = call.app.settings.profile == Profile::Standalone || call.resource.strategy.needs_namespace();
     let served = call.app.served();

@@ -23,7 +23,7 @@ mod guarded;
 mod room;
 mod shares;
 
-pub(crate) use create::CreateOutcome;
+pub(crate) use create::Namespace;
 pub(crate) use current::Current;
 pub(crate) use room::Room;
 pub(crate) use shares::Shares;
@@ -485,37 +485,55 @@ mod tests {
                 .read(|held| held.object(&key).cloned())
                 .expect("a namespace")
         };
-        let read = namespace();
         let intent = Intent::of_coordinator();
-        let create = async |name: &str, namespace: &Object| {
+        // The first reads of the namespace return `stale`, further ones its present state. Returns the number of reads, too.
+        let create = async |name: &str, stale: &Object, stale_reads: usize| {
             let value = serde_json::json!({"metadata": {"namespace": "default", "name": name, "uid": "u"}});
             let new = object(value, config_maps).expect("an object");
-            app.own
-                .create(config_maps, &new, &intent, Some((namespaces, namespace)))
-                .await
+            let reads = std::cell::Cell::new(0);
+            let read = || {
+                reads.set(reads.get() + 1);
+                let read = if reads.get() > stale_reads {
+                    namespace()
+                } else {
+                    stale.clone()
+                };
+                std::future::ready(match read.is_deleting() {
+                    true => Err(Status::bad_request("terminating")),
+                    false => Ok(Some((namespaces.clone(), read))),
+                })
+            };
+            let created = app.own.create(config_maps, &new, &intent, read).await;
+            let created = created.map(|created| created.is_some());
+            (created.map_err(|refused| refused.code()), reads.get())
+        };
+        let change = async |name: &str, value: Value| {
+            let changed = |current: &Current| {
+                let mut new = current.stored().clone();
+                new["metadata"][name] = value.clone();
+                Ok(Change::Put {
+                    new,
+                    is_conditional: false,
+                })
+            };
+            let changed = app.own.update(namespaces, &key, &intent, changed).await;
+            changed.expect("a changed namespace");
         };
 
-        let created = create("early", &read).await.expect("an outcome");
-        assert!(matches!(created, CreateOutcome::Created(_)));
-        let mark = |current: &Current| {
-            let mut new = current.stored().clone();
-            new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-            Ok(Change::Put {
-                new,
-                is_conditional: false,
-            })
-        };
-        app.own
-            .update(namespaces, &key, &intent, mark)
-            .await
-            .expect("a marked namespace");
-        let late = create("late", &read).await.expect("an outcome");
-        assert!(matches!(late, CreateOutcome::NamespaceChanged));
-        assert!(namespace().is_deleting(), "the next attempt reads the present state");
+        let read = namespace();
+        assert_eq!(create("early", &read, 1).await, (Ok(true), 1));
+        change("labels", serde_json::json!({"a": "b"})).await;
+        assert_eq!(create("repeated", &read, 1).await, (Ok(true), 2));
+        assert_eq!(create("repeated", &read, 1).await, (Ok(false), 0));
+        let (refused, reads) = create("refused", &read, usize::MAX).await;
+        assert!(refused == Err(429) && reads > 1);
+        let read = namespace();
+        change("deletionTimestamp", "2026-01-01T00:00:00Z".into()).await;
+        assert_eq!(create("late", &read, 1).await, (Err(400), 2));
         let is_held = |name: &str| {
             let key = ObjectKey::new(Some("default"), name);
             config_maps.objects().read(|held| held.object(&key).is_some())
         };
-        assert!(is_held("early") && !is_held("late"));
+        assert!(is_held("early") && is_held("repeated") && !is_held("refused") && !is_held("late"));
     }
 }
