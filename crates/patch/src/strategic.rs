@@ -25,6 +25,8 @@ use yurt_apimachinery::status::Status;
 use yurt_apimachinery::text::{go_quote, go_value};
 use yurt_codec::schema::{Field, Message};
 
+use crate::without_nulls;
+
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
@@ -286,22 +288,6 @@ fn directive_field<'a>(key: &'a str, directive: &str) -> Option<&'a str> {
 
 fn is_same_type(a: &Value, b: &Value) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
-}
-
-/// Removes nulls: a value that is new to the document deletes nothing.
-fn without_nulls(mut value: Value) -> Value {
-    fn drop_nulls(value: &mut Value) {
-        match value {
-            Value::Object(members) => {
-                members.retain(|_, value| !value.is_null());
-                members.values_mut().for_each(drop_nulls);
-            }
-            Value::Array(items) => items.iter_mut().for_each(drop_nulls),
-            _ => {}
-        }
-    }
-    drop_nulls(&mut value);
-    value
 }
 
 /// Removes objects with `$patch`: a value that is new to the document has nothing to direct.
