@@ -2,10 +2,12 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
+use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, json_text, meta};
 use yurt_codec::decoded;
 use yurt_codec::negotiation::{PatchType, Shape, patch_type};
 use yurt_codec::schema::{self, Message};
+use yurt_codec::typed;
 use yurt_patch::{
     apply_json_patch, apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch, show_patch,
 };
@@ -35,13 +37,18 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     };
     let intent = call.intent(options.field_manager, options.dry_run);
     let is_conditional = names_version(patch_type, &call.body);
+    let faults = match options.field_validation {
+        FieldValidation::Ignore => Vec::new(),
+        FieldValidation::Warn | FieldValidation::Strict => patch.faults(&call.body),
+    };
     let key = call.key();
     let mut based_on = ResourceVersion::ZERO;
     let outcome = call.app.own.update(&call.resource, &key, &intent, |current| {
         based_on = current.resource_version();
         let mut new = reading::stored(&call.resource, current);
         patch.apply(&mut new, &call.body)?;
-        let new = reading::patched(call, new, options.field_validation, &|new| patch.shown(new, &call.body))?;
+        let shown = |new: &Value| patch.shown(new, &call.body);
+        let new = reading::patched(call, new, &faults, options.field_validation, &shown)?;
         check_identity(current, &new)?;
         let wanted = version_in(&new);
         check_version(call, current, wanted.as_deref())?;
@@ -104,6 +111,17 @@ impl Patch {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// Fields that the patch names twice, and members of its operations that do not exist.
+    fn faults(&self, body: &[u8]) -> Vec<String> {
+        match self {
+            Self::Json => {
+                let faults = typed::operation_faults(body).into_iter();
+                faults.map(|fault| format!("json patch {fault}")).collect()
+            }
+            Self::Merge | Self::Strategic(_) => typed::repeated_fields(body),
         }
     }
 

@@ -38,7 +38,8 @@ pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, St
     if message(&call.resource).is_some() || expected.check(&object).is_err() {
         return Ok(object);
     }
-    custom(&call.resource, object, validation, &call.warnings).map_err(|why| {
+    let repeated = typed::repeated_fields(&call.body);
+    custom(&call.resource, object, repeated, validation, &call.warnings).map_err(|why| {
         let (name, version) = (&kind.kind, &kind.version);
         Status::bad_request(format!(
             "{name} in version \"{version}\" cannot be handled as a {name}: {why}"
@@ -47,14 +48,15 @@ pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, St
 }
 
 /// Reads an object of a kind without a built-in type: metadata by its type, and the rest by the kind's schema, which
-/// prunes and defaults. Warns about unknown fields.
+/// prunes and defaults. `faults` are those of the text, which are handled together with unknown fields.
 fn custom(
     resource: &Resource,
     mut object: Value,
+    mut faults: Vec<String>,
     validation: FieldValidation,
     warnings: &Warnings,
 ) -> Result<Value, String> {
-    let mut faults = read_metadata(&mut object)?;
+    faults.extend(read_metadata(&mut object)?);
     if let Some(schema) = &resource.structural {
         let unknown = schema.shape(&mut object).into_iter();
         faults.extend(unknown.map(|path| format!("unknown field \"{path}\"")));
@@ -185,34 +187,34 @@ pub(super) fn stored(resource: &Resource, current: &Object) -> Value {
     object
 }
 
-/// Parses the result of a patch; `shown` is the text that a refusal includes.
+/// Parses the result of a patch. `faults` are those of the patch's own text; `shown` is the text that a refusal includes.
 ///
 /// # Errors
 /// 413 when it takes too much memory, 422 when it is no object of the kind any more.
 pub(super) fn patched(
     call: &Call,
     object: Value,
+    faults: &[String],
     validation: FieldValidation,
     shown: &dyn Fn(&Value) -> String,
 ) -> Result<Value, Status> {
     let resource = &call.resource;
     check_extent(resource, &object)?;
+    let invalid = |shown: String, why: String| {
+        let error = FieldError::invalid("patch", shown, &why);
+        Status::invalid(&GroupKind::default(), "", &error.into())
+    };
     let Some(message) = message(resource) else {
         let before = shown(&object);
-        return custom(resource, object, validation, &call.warnings).map_err(|why| {
-            let error = FieldError::invalid("patch", before, &why);
-            Status::invalid(&GroupKind::default(), "", &error.into())
-        });
+        let read = custom(resource, object, faults.to_vec(), validation, &call.warnings);
+        return read.map_err(|why| invalid(before, why));
     };
-    if claims(resource, &object) && typed::conforms(&object, message) {
+    if faults.is_empty() && claims(resource, &object) && typed::conforms(&object, message) {
         call.warnings.extend(owners_named_twice(&object));
         return Ok(object);
     }
     let text = object.to_string();
-    let refused = |why: String| {
-        let error = FieldError::invalid("patch", shown(&object), &why);
-        Status::invalid(&GroupKind::default(), "", &error.into())
-    };
+    let refused = |why: String| invalid(shown(&object), why);
     if !is_about(resource, text.as_bytes()) {
         let claimed = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
         let (kind, version) = (claimed("kind"), claimed("apiVersion"));
@@ -220,7 +222,8 @@ pub(super) fn patched(
             "no kind \"{kind}\" is registered for version \"{version}\""
         )));
     }
-    let read = typed::read(text.as_bytes(), message).map_err(|error| refused(error.to_string()))?;
+    let mut read = typed::read(text.as_bytes(), message).map_err(|error| refused(error.to_string()))?;
+    read.faults.splice(..0, faults.iter().cloned());
     settle(&call.warnings, read, validation).map_err(refused)
 }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Server, rv};
@@ -715,4 +717,32 @@ async fn what_was_valid_once_is_no_obstacle_to_other_changes() {
         .merge(&path, &json!({"spec": {"color": "blue"}}))
         .await
         .expect(200);
+}
+
+#[tokio::test]
+async fn fields_that_a_custom_resource_names_twice_are_a_matter_of_field_validation() {
+    let (_declared, admin) = strict_widgets().await;
+    let twice = r#"{"metadata": {"name": "w1"}, "spec": {"color": "green", "color": "red", "odd": 1}}"#;
+    let content = [("content-type", "application/json")];
+    let target = format!("{WIDGETS}?fieldValidation=Strict");
+    let refused = admin
+        .send_bytes(Method::POST, &target, Bytes::from(twice), &content)
+        .await;
+    let message = refused.expect(400)["message"].as_str().unwrap().to_owned();
+    let want = "strict decoding error: duplicate field \"spec.color\", unknown field \"spec.odd\"";
+    assert!(message.ends_with(want), "{message}");
+    let warned = admin
+        .send_bytes(Method::POST, WIDGETS, Bytes::from(twice), &content)
+        .await;
+    let warnings = warned
+        .headers
+        .get_all("warning")
+        .iter()
+        .map(|text| text.to_str().unwrap());
+    let want = [
+        r#"299 - "duplicate field \"spec.color\"""#,
+        r#"299 - "unknown field \"spec.odd\"""#,
+    ];
+    assert_eq!(warnings.collect::<Vec<_>>(), want);
+    assert_eq!(warned.expect(201)["spec"]["color"], "red", "the last one counts");
 }

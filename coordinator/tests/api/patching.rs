@@ -1,5 +1,6 @@
 //! Patches of every type: their effects and refusals, and what they have in common.
 
+use bytes::Bytes;
 use http::Method;
 use serde_json::json;
 
@@ -202,4 +203,54 @@ async fn patches_answer_what_kube_apiserver_answers() {
         .expect(200);
     assert_eq!(rv(&gone), rv(&marked), "the last state is shown as it was stored");
     admin.get(&path).await.expect(404);
+}
+
+/// Conformance: 3.C12
+#[tokio::test]
+async fn fields_that_a_patch_names_twice_are_a_matter_of_field_validation() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    admin.post(POOLS, &json!({"metadata": {"name": "a"}})).await.expect(201);
+    let twice = r#"{"metadata": {"labels": {"a": "1", "a": "2"}}}"#;
+    let operations = r#"[{"op": "test", "op": "add", "path": "/metadata/labels", "value": {"a": "2"}, "odd": 1}]"#;
+    let field = ["duplicate field \"metadata.labels.a\""].as_slice();
+    let of_operations = [
+        "json patch duplicate field \"[0].op\"",
+        "json patch unknown field \"[0].odd\"",
+    ];
+    for (path, kind, patch, faults) in [
+        (format!("{MAPS}/a"), "merge", twice, field),
+        (format!("{MAPS}/a"), "strategic-merge", twice, field),
+        (format!("{MAPS}/a"), "json", operations, &of_operations),
+        (format!("{POOLS}/a"), "merge", twice, field),
+    ] {
+        let content = format!("application/{kind}-patch+json");
+        let send = async |validation: &str| {
+            let target = format!("{path}?fieldValidation={validation}");
+            let headers = [("content-type", content.as_str())];
+            let body = Bytes::from(patch);
+            admin.send_bytes(Method::PATCH, &target, body, &headers).await
+        };
+        let refused = send("Strict").await.expect(422);
+        let want = format!("strict decoding error: {}", faults.join(", "));
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.ends_with(&want), "{kind}: {message}");
+        let ignored = send("Ignore").await;
+        assert_eq!(ignored.header("warning"), None);
+        assert_eq!(
+            ignored.expect(200)["metadata"]["labels"]["a"],
+            "2",
+            "the last one counts"
+        );
+        let warned = send("Warn").await;
+        let warnings = warned
+            .headers
+            .get_all("warning")
+            .iter()
+            .map(|text| text.to_str().unwrap());
+        let want = faults.iter().map(|fault| format!("299 - {fault:?}"));
+        assert_eq!(warnings.collect::<Vec<_>>(), want.collect::<Vec<_>>(), "{kind}");
+        warned.expect(200);
+    }
 }

@@ -20,9 +20,11 @@ use crate::schema::{self, Field, FieldType, Message};
 use yurt_apimachinery::nesting;
 
 mod conforms;
+mod repeated;
 mod scalars;
 
 pub use conforms::conforms;
+pub use repeated::{operation_faults, repeated_fields};
 use scalars::{number_fits, takes_text, text_fault};
 
 /// Most faults that are kept of one body, as upstream; further ones add no information.
