@@ -24,7 +24,7 @@ use crate::request::Call;
 /// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
-    let patch_type = patch_type(call.header(http::header::CONTENT_TYPE))?;
+    let patch_type = patch_type(call.header(http::header::CONTENT_TYPE)).map_err(|_| unsupported(call))?;
     let options = WriteOptions::parse_patch(call.query.as_deref(), patch_type == PatchType::Apply)?;
     let Some(patch) = Patch::new(call, patch_type)? else {
         return apply::handle(call, options, negotiated).await;
@@ -89,7 +89,7 @@ impl Patch {
             PatchType::Merge => Self::Merge,
             PatchType::StrategicMerge => {
                 let schema = schema::find(&kind.group, &kind.version, &kind.kind);
-                Self::Strategic(schema.ok_or_else(Status::unsupported_patch_type)?)
+                Self::Strategic(schema.ok_or_else(|| unsupported(call))?)
             }
             PatchType::Apply => return Ok(None),
         }))
@@ -132,6 +132,18 @@ impl Patch {
             Self::Strategic(_) => show_patch(&json_text::parse(body).unwrap_or_default()),
         }
     }
+}
+
+/// 415: custom resources name the types that they take, as kube-apiserver does.
+fn unsupported(call: &Call) -> Status {
+    if !call.resource.kind.is_custom() {
+        return Status::unsupported_patch_type();
+    }
+    Status::unsupported_media_type(&[
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        "application/apply-patch+yaml",
+    ])
 }
 
 /// True if a patch names the resourceVersion it is based on.

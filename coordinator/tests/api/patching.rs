@@ -64,13 +64,16 @@ async fn patch_types_that_are_not_offered_get_415() {
         .patch("strategic-merge", &format!("{POOLS}/a"), &json!({}))
         .await
         .expect(415);
-    assert_eq!(refused["message"], "415: Unsupported Media Type");
+    let of_custom = "the body of the request was in an unknown format - accepted media types include: \
+                     application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+    assert_eq!(refused["message"], of_custom);
     admin.post(MAPS, &config_map("a", "1")).await.expect(201);
     let json_type = [("content-type", "application/json")];
-    admin
-        .send(Method::PATCH, &format!("{MAPS}/a"), Some(&json!({})), &json_type)
-        .await
-        .expect(415);
+    for (path, message) in [(POOLS, of_custom), (MAPS, "415: Unsupported Media Type")] {
+        let path = format!("{path}/a");
+        let refused = admin.send(Method::PATCH, &path, Some(&json!({})), &json_type).await;
+        assert_eq!(refused.expect(415)["message"], message);
+    }
 }
 
 /// Conformance: 3.C01, 3.C02, 3.C05, 3.C06
