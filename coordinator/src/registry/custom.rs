@@ -3,14 +3,16 @@
 //! Kinds are compared by their whole description. A kind that is unchanged after a reload keeps the same value, so
 //! that nothing is rebuilt for it. New descriptions are kept for the life of the process, up to a limit.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use serde_json::Value;
 use tracing::warn;
 use yurt_apiextensions::definition::{self, Definition};
 use yurt_apiextensions::structural::{self, Structural};
-use yurt_apimachinery::ResourceKind;
 use yurt_apimachinery::kind::CustomKind;
+use yurt_apimachinery::text::go_quote;
+use yurt_apimachinery::{ResourceKind, meta};
 use yurt_storage::kinds::Kinds;
 
 use super::fields::carry;
@@ -230,12 +232,37 @@ impl Strategy for WithStatus {
     fn generation(&self) -> Generation {
         Generation::OfSpec
     }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        finalizer_warnings(object, old)
+    }
 }
 
 impl Strategy for WithoutStatus {
     fn generation(&self) -> Generation {
         Generation::OfContent
     }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        finalizer_warnings(object, old)
+    }
+}
+
+/// Warnings about new finalizers that name no domain.
+fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let before: HashSet<&str> = old.map(meta::finalizers).into_iter().flatten().collect();
+    let given = meta::finalizers(object).into_iter();
+    let added: BTreeSet<&str> = given.filter(|name| !before.contains(name)).collect();
+    let odd = added.into_iter().filter(|name| !meta::is_qualified_finalizer(name));
+    odd.map(|name| {
+        let path = if name.contains('.') { " including a path (/)" } else { "" };
+        format!(
+            "metadata.finalizers: {}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other \
+             finalizer writers",
+            go_quote(name)
+        )
+    })
+    .collect()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Server, rv};
+use crate::harness::{Answer, Client, Server, rv};
 
 const V1: &str = "/apis/example.com/v1";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
@@ -745,4 +745,29 @@ async fn fields_that_a_custom_resource_names_twice_are_a_matter_of_field_validat
     ];
     assert_eq!(warnings.collect::<Vec<_>>(), want);
     assert_eq!(warned.expect(201)["spec"]["color"], "red", "the last one counts");
+}
+
+#[tokio::test]
+async fn finalizers_without_a_domain_are_warned_about_once() {
+    let (_declared, admin) = strict_widgets().await;
+    let widget = json!({"metadata": {"name": "w1", "finalizers": ["plain", "example.com", "example.com/a", "orphan"]},
+        "spec": {"color": "red"}});
+    let warnings = |answer: &Answer| -> Vec<String> {
+        let texts = answer.headers.get_all("warning").iter();
+        texts.map(|text| text.to_str().unwrap().to_owned()).collect()
+    };
+    let prefer = |name: &str, path: &str| {
+        format!(
+            "299 - \"metadata.finalizers: \\\"{name}\\\": prefer a domain-qualified finalizer name{path} to avoid accidental \
+             conflicts with other finalizer writers\""
+        )
+    };
+    let created = admin.post(WIDGETS, &widget).await;
+    let want = [prefer("example.com", " including a path (/)"), prefer("plain", "")];
+    assert_eq!(warnings(&created), want);
+    let mut changed = created.expect(201);
+    changed["metadata"]["finalizers"] = json!(["plain", "other"]);
+    let changed = admin.put(&format!("{WIDGETS}/w1"), &changed).await;
+    assert_eq!(warnings(&changed), [prefer("other", "")]);
+    changed.expect(200);
 }

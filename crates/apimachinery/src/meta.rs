@@ -19,8 +19,8 @@ pub use names::{
     dns_1035_label_errors, dns_label_errors, dns_subdomain_errors, label_key_errors, label_value_errors, name_errors,
 };
 pub use validate::{
-    LIST_ITEMS_MAX, TOTAL_ANNOTATION_SIZE_LIMIT, check_list_lengths, unqualified_finalizers, validate_create,
-    validate_embedded, validate_update,
+    LIST_ITEMS_MAX, TOTAL_ANNOTATION_SIZE_LIMIT, check_list_lengths, is_qualified_finalizer, unqualified_finalizers,
+    validate_create, validate_embedded, validate_update,
 };
 
 #[cfg(test)]

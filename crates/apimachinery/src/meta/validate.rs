@@ -320,15 +320,19 @@ fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &m
 
 /// Finalizers that are neither qualified nor among the three standard ones.
 pub fn unqualified_finalizers(object: &Value) -> ErrorList {
-    const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     let names = access::finalizers(object);
     let odd = names
         .iter()
         .enumerate()
-        .filter(|(_, name)| !name.contains('/') && !STANDARD.contains(name));
+        .filter(|(_, name)| !is_qualified_finalizer(name));
     let why = "name is neither a standard finalizer name nor is it fully qualified";
     odd.map(|(index, name)| FieldError::invalid(format!("metadata.finalizers[{index}]"), *name, why))
         .collect()
+}
+
+/// True if a finalizer names a domain and a path, or is one of the three standard ones.
+pub fn is_qualified_finalizer(name: &str) -> bool {
+    name.contains('/') || ["kubernetes", "orphan", "foregroundDeletion"].contains(&name)
 }
 
 fn check_finalizers(finalizers: Option<&Value>, errors: &mut ErrorList) {
