@@ -8,12 +8,13 @@ use yurt_apimachinery::gvr::GroupKind;
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::{Object, Status, json_text, meta};
+use yurt_apimachinery::{Status, json_text, meta};
 use yurt_codec::negotiation::{body_format, body_json};
 use yurt_codec::typed::{self, Typed, TypedError};
 use yurt_codec::{decoded, protobuf, schema, type_meta};
 
 use crate::registry::Resource;
+use crate::registry::own::Current;
 use crate::request::Call;
 use crate::request::warnings::Warnings;
 
@@ -177,12 +178,16 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// The state that a patch changes, in the version of the resource. What a schema no longer knows is dropped here: it is no
+/// The state that a patch changes, in the version of the resource. What its schema does not know is no part of it, and no
 /// fault of the patch.
-pub(super) fn stored(resource: &Resource, current: &Object) -> Value {
-    let mut object = resource.shown(current).to_value();
-    if let Some(schema) = &resource.structural {
-        schema.shape(&mut object);
+pub(super) fn stored(resource: &Resource, current: &Current) -> Value {
+    let mut object = current.stored().clone();
+    meta::set_resource_version(&mut object, current.resource_version());
+    if let Some(view) = resource.view {
+        view.show(&mut object, resource.kind);
+        if let Some(schema) = &resource.structural {
+            schema.shape(&mut object);
+        }
     }
     object
 }

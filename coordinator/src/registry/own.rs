@@ -228,7 +228,7 @@ impl OwnStore {
             if !may_attempt(attempt, bytes) {
                 break;
             }
-            let current = current.map(Current::from);
+            let current = current.map(|object| Current::new(object, resource));
             let decided = match current {
                 None => Err(Status::not_found(&group_resource, key.name())),
                 Some(current) => change(&current).map(|change| (current, change)),
@@ -266,7 +266,8 @@ impl OwnStore {
             last: None,
             is_conditional: true,
         };
-        self.try_change(resource, &object.into(), change, intent).await.is_ok()
+        let current = Current::new(object, resource);
+        self.try_change(resource, &current, change, intent).await.is_ok()
     }
 
     async fn try_change(

@@ -58,6 +58,14 @@ impl View {
         }
     }
 
+    /// Converts the stored form to that in which clients of `kind` get it.
+    pub(crate) fn show(self, object: &mut Value, kind: &ResourceKind) {
+        self.to_view(object);
+        if let Some(message) = schema::find(&kind.group, &kind.version, &kind.kind) {
+            canonicalize(object, message);
+        }
+    }
+
     /// Translates a selector of the view for stored objects.
     pub(crate) fn stored_selector(self, selector: &FieldSelector) -> FieldSelector {
         match self {
@@ -82,10 +90,7 @@ pub(crate) struct Shown {
 impl serve::View for Shown {
     fn show(&self, object: &Object) -> Object {
         let mut value = object.to_value();
-        self.view.to_view(&mut value);
-        if let Some(message) = schema::find(&self.kind.group, &self.kind.version, &self.kind.kind) {
-            canonicalize(&mut value, message);
-        }
+        self.view.show(&mut value, self.kind);
         // A stored object can be parsed, and a change of names keeps it so.
         Object::from_value(value, self.kind).unwrap_or_else(|_| object.clone())
     }

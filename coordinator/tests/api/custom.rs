@@ -706,6 +706,9 @@ async fn what_was_valid_once_is_no_obstacle_to_other_changes() {
         .expect("the new schema is taken over");
     let path = format!("{WIDGETS}/w1");
     // The schema no longer knows the parts.
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let labelled = admin.merge(&path, &label).await.expect(200);
+    assert_eq!(labelled["metadata"]["generation"], 1, "the specification is the same");
     let larger = json!({"spec": {"size": 10}});
     let strict = admin.merge(&format!("{path}?fieldValidation=Strict"), &larger).await;
     assert_eq!(strict.expect(200)["spec"], json!({"color": "red", "size": 10}));
@@ -770,4 +773,27 @@ async fn finalizers_without_a_domain_are_warned_about_once() {
     let changed = admin.put(&format!("{WIDGETS}/w1"), &changed).await;
     assert_eq!(warnings(&changed), [prefer("other", "")]);
     changed.expect(200);
+}
+
+#[tokio::test]
+async fn status_that_is_written_in_another_version_costs_no_field_of_the_specification() {
+    let mut stored = version("v1", true);
+    let known = &mut stored["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    known["size"] = json!({"type": "integer"});
+    let declared = Declared::new(&[manifest("widgets", "Widget", &[stored, version("v1beta1", false)])]).await;
+    let admin = declared.server.admin();
+    let mut widget = widget("w1", "red");
+    widget["spec"]["size"] = json!(5);
+    let created = admin.post(WIDGETS, &widget).await.expect(201);
+    let path = format!("{OLD}/w1/status?fieldValidation=Strict");
+    let changed = admin
+        .merge(&path, &json!({"status": {"ready": true}}))
+        .await
+        .expect(200);
+    assert_eq!(changed["status"]["ready"], true);
+    assert_eq!(changed["metadata"]["generation"], 1);
+    assert_eq!(
+        admin.get(&format!("{WIDGETS}/w1")).await.expect(200)["spec"],
+        created["spec"]
+    );
 }
