@@ -1,8 +1,10 @@
 //! Fields that occur twice in JSON text without a type: in patches, and in custom resources.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::{Reader, Step};
@@ -33,6 +35,10 @@ fn faults(text: &[u8], known: Option<&[&str]>) -> Vec<String> {
         Err(_) => Vec::new(),
     }
 }
+
+/// Name of a member, borrowed from the text unless it has escapes: an object may have many members.
+#[derive(Deserialize, PartialEq, Eq, Hash)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// One place of the text.
 struct Place<'a> {
@@ -94,16 +100,16 @@ impl<'de> Visitor<'de> for Place<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
         let Self { reader, known } = self;
         let mut seen = HashSet::new();
-        while let Some(name) = members.next_key::<String>()? {
-            if known.is_some_and(|known| !known.contains(&name.as_str())) {
-                reader.fault("unknown", &name);
+        while let Some(name) = members.next_key::<Name<'de>>()? {
+            if known.is_some_and(|known| !known.contains(&&*name.0)) {
+                reader.fault("unknown", &name.0);
                 members.next_value::<IgnoredAny>()?;
                 continue;
             }
             if seen.contains(&name) {
-                reader.fault("duplicate", &name);
+                reader.fault("duplicate", &name.0);
             }
-            reader.at(Step::Key(&name), |reader| {
+            reader.at(Step::Key(&name.0), |reader| {
                 members.next_value_seed(Place { reader, known: None })
             })?;
             seen.insert(name);
@@ -118,7 +124,7 @@ mod tests {
 
     #[test]
     fn fields_that_occur_twice_are_named_by_their_paths() {
-        let text = br#"{"a": {"b": 1, "b": 2}, "c": [{"d": 1}, {"d": 1, "d": {"e": 1, "e": 1}}], "a": null}"#;
+        let text = br#"{"a": {"b": 1, "\u0062": 2}, "c": [{"d": 1}, {"d": 1, "d": {"e": 1, "e": 1}}], "a": null}"#;
         let want = [
             r#"duplicate field "a.b""#,
             r#"duplicate field "c[1].d""#,
