@@ -14,7 +14,7 @@ use crate::StartError;
 use crate::config::Config;
 use crate::failures::Failures;
 use crate::identity::serving;
-use crate::node_network::AddressInterface;
+use crate::node_network::{self, AddressInterface};
 use crate::replicas::disk::is_full;
 use crate::unwritten::{Readers, Unwritten};
 use crate::upstream::Upstreams;
@@ -131,9 +131,11 @@ pub(crate) async fn for_pods(
         .map_err(|error| error.to_string())
         .and_then(|ensured| ensured.map_err(|error| error.to_string()))
     {
-        Ok(AddressInterface::Dummy) => {}
-        Ok(AddressInterface::Loopback(why)) => {
-            tracing::warn!(why, %address, "No dummy interface; the address for pods is on lo");
+        Ok(made) => {
+            if let AddressInterface::Loopback(why) = made.interface {
+                tracing::warn!(why, %address, "No dummy interface; the address for pods is on lo");
+            }
+            failures.tell(node_network::FIREWALL, made.firewall.err());
         }
         Err(why) => {
             config.hub_host = config.proxy_addr.ip();
@@ -150,7 +152,7 @@ pub(crate) async fn for_pods(
     let secure_addr = SocketAddr::new(address, config.secure_addr.port());
     let plain = Server::bind_or_take(plain, "--dummy-if-ip, --proxy-port", inherited).await?;
     let secure = Server::bind_or_take(secure_addr, "--dummy-if-ip, --proxy-secure-port", inherited).await?;
-    network.keep(tasks);
+    network.keep(tasks, failures.clone());
     Ok(vec![plain, encrypted_for_pods(config, upstreams, secure, unwritten)?])
 }
 

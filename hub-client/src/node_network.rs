@@ -18,7 +18,11 @@ use std::time::Duration;
 
 use yurt_runtime::TaskGroup;
 
+use crate::failures::Failures;
 use rules::{Call, LOOPBACK, Link};
+
+/// Failure key: the firewall's rules for pods are missing, or are not those of iptables.
+pub(crate) const FIREWALL: &str = "firewall for pods";
 
 /// Interval at which the network is compared with the desired one, as upstream does.
 const ENSURE_EVERY: Duration = Duration::from_secs(60);
@@ -27,6 +31,9 @@ const ENSURE_EVERY: Duration = Duration::from_secs(60);
 const PROGRAM_MAX: Duration = Duration::from_secs(10);
 /// Seconds that iptables waits for the lock of other programs.
 const LOCK_SECONDS: &str = "5";
+
+/// Exit code of iptables without its lock. The other programs do not use it.
+const BUSY_CODE: i32 = 4;
 
 /// Desired network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +57,15 @@ pub enum AddressInterface {
     Loopback(String),
 }
 
+/// The network that was made.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Interface that has the address.
+    pub interface: AddressInterface,
+    /// The reason why the firewall's rules are missing or are not those of iptables.
+    pub firewall: Result<(), String>,
+}
+
 /// A change failed; the text says which, and the alternative.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -60,6 +76,8 @@ pub struct NetworkError(String);
 enum ProgramError {
     /// The program is not installed.
     Missing,
+    /// Another program held its lock: the call and its message.
+    Busy(String),
     /// It could not run, or failed: the call and its message.
     Failed(String),
 }
@@ -96,7 +114,7 @@ impl NodeNetwork {
     ///
     /// # Errors
     /// [`NetworkError`]; the address is not usable then.
-    pub fn ensure(&self) -> Result<AddressInterface, NetworkError> {
+    pub fn ensure(&self) -> Result<Made, NetworkError> {
         self.ensure_with(&Installed)
     }
 
@@ -109,7 +127,7 @@ impl NodeNetwork {
     }
 
     /// Repeats [`Self::ensure`] every minute, because other programs may remove the interface or the rules.
-    pub(crate) fn keep(self, tasks: &TaskGroup) {
+    pub(crate) fn keep(self, tasks: &TaskGroup, failures: Failures) {
         let stop = tasks.token();
         tasks.spawn_critical("keep-node-network", async move {
             while stop
@@ -119,22 +137,24 @@ impl NodeNetwork {
             {
                 let own = self.clone();
                 let ensured = tokio::task::spawn_blocking(move || own.ensure()).await;
-                if let Ok(Err(error)) = ensured {
-                    tracing::warn!(%error, "Failed to restore the node's network for pods");
+                match ensured {
+                    Ok(Ok(made)) => failures.tell(FIREWALL, made.firewall.err()),
+                    Ok(Err(error)) => tracing::warn!(%error, "Failed to restore the node's network for pods"),
+                    Err(error) => tracing::warn!(%error, "Failed to check the node's network for pods"),
                 }
             }
         });
     }
 
-    fn ensure_with(&self, programs: &dyn Programs) -> Result<AddressInterface, NetworkError> {
-        let place = self.ensure_address(programs)?;
-        if self.accepts
-            && let Err(why) = self.ensure_rules(programs)
-        {
-            // The address works unless the firewall drops, and then the operator reads this.
-            tracing::warn!(why, "--enable-iptables: failed to set the firewall's rules for pods");
-        }
-        Ok(place)
+    fn ensure_with(&self, programs: &dyn Programs) -> Result<Made, NetworkError> {
+        let interface = self.ensure_address(programs)?;
+        // The address works unless the firewall drops.
+        let firewall = if self.accepts {
+            self.ensure_rules(programs)
+        } else {
+            Ok(())
+        };
+        Ok(Made { interface, firewall })
     }
 
     fn ensure_address(&self, programs: &dyn Programs) -> Result<AddressInterface, NetworkError> {
@@ -156,20 +176,44 @@ impl NodeNetwork {
         }
     }
 
+    /// Sets the rules of iptables, or the table of nft if iptables is missing or fails. A kernel may lack what the installed
+    /// iptables needs.
     fn ensure_rules(&self, programs: &dyn Programs) -> Result<(), String> {
         let iptables = self.iptables();
-        // A kernel may lack what the installed iptables needs.
-        let why = match programs.run(iptables, &list(), "") {
-            Ok(present) => return all(programs, iptables, &waiting(self.iptables_changes(&present))),
-            Err(error) => error.text(iptables),
+        let error = match programs.run(iptables, &list(), "") {
+            Ok(present) => {
+                all(programs, iptables, &waiting(self.iptables_changes(&present)))?;
+                return self.remove_table(programs);
+            }
+            Err(error) => error,
         };
+        let why = error.text(iptables);
+        if let ProgramError::Busy(_) = error {
+            // A table of nft would last until the next attempt only.
+            return Err(why);
+        }
+        self.ensure_table(programs).map_err(|nft| format!("{why}, and {nft}"))?;
+        match error {
+            ProgramError::Missing => Ok(()),
+            _ => Err(format!("nft has the rules, because iptables failed: {why}")),
+        }
+    }
+
+    fn ensure_table(&self, programs: &dyn Programs) -> Result<(), String> {
         let present = programs.run("nft", &self.nft_list(), "");
         if present.is_ok_and(|present| self.is_nft_table(&present)) {
             return Ok(());
         }
         let made = programs.run("nft", &["-f".to_owned(), "-".to_owned()], &self.nft_script());
-        made.map(drop)
-            .map_err(|error| format!("{why}, and {}", error.text("nft")))
+        made.map(drop).map_err(|error| error.text("nft"))
+    }
+
+    /// Removes the table of nft. A list that fails means that there is none.
+    fn remove_table(&self, programs: &dyn Programs) -> Result<(), String> {
+        match programs.run("nft", &self.nft_list(), "") {
+            Ok(_) => all(programs, "nft", &[self.nft_removal()]),
+            Err(_) => Ok(()),
+        }
     }
 
     fn cleanup_with(&self, programs: &dyn Programs) -> Result<(), NetworkError> {
@@ -180,12 +224,12 @@ impl NodeNetwork {
         for call in self.link_removal(own.as_ref(), &loopback) {
             problems.extend(programs.run("ip", &call, "").err().map(|error| error.text("ip")));
         }
-        if let Ok(present) = programs.run(iptables, &list(), "") {
-            problems.extend(all(programs, iptables, &waiting(self.iptables_removal(&present))).err());
+        match programs.run(iptables, &list(), "") {
+            Ok(present) => problems.extend(all(programs, iptables, &waiting(self.iptables_removal(&present))).err()),
+            Err(ProgramError::Missing) => {}
+            Err(error) => problems.push(error.text(iptables)),
         }
-        if programs.run("nft", &self.nft_list(), "").is_ok() {
-            problems.extend(all(programs, "nft", &[self.nft_removal()]).err());
-        }
+        problems.extend(self.remove_table(programs).err());
         match problems.is_empty() {
             true => Ok(()),
             false => Err(NetworkError(problems.join("; "))),
@@ -231,7 +275,7 @@ impl ProgramError {
     fn text(&self, program: &str) -> String {
         match self {
             Self::Missing => format!("{program} is not installed"),
-            Self::Failed(why) => why.clone(),
+            Self::Busy(why) | Self::Failed(why) => why.clone(),
         }
     }
 }
@@ -264,9 +308,13 @@ impl Installed {
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = end_of(child, limit).map_err(of_io)?;
-        match output.status.success() {
-            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let failure = failed(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        match (failure, output.status.code()) {
+            (ProgramError::Failed(why), Some(BUSY_CODE)) => Err(ProgramError::Busy(why)),
+            (failure, _) => Err(failure),
         }
     }
 }
