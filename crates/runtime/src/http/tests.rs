@@ -367,6 +367,31 @@ fn budgets_fit_the_open_files() {
     }
 }
 
+/// Waiting connections give way first, then strangers down to their share, and known clients last.
+#[test]
+fn short_files_are_taken_from_those_that_wait_first() {
+    let granted = |files| {
+        let limits = Limits {
+            max_connections: 100,
+            max_strangers: 20,
+            max_waiting: 30,
+            ..Limits::default()
+        }
+        .within(files);
+        (limits.max_connections, limits.max_strangers, limits.max_waiting)
+    };
+    let expected = [
+        (200, (100, 20, 30)),
+        (199, (100, 20, 29)),
+        (142, (100, 20, 1)),
+        (140, (100, 19, 1)),
+        (120, (88, 15, 1)),
+    ];
+    for (files, expected) in expected {
+        assert_eq!(granted(files), expected, "{files} files");
+    }
+}
+
 #[tokio::test]
 async fn errors_name_the_server_or_the_flag() {
     let taken = Server::bind("127.0.0.1:0".parse().unwrap(), "--first").await.unwrap();
