@@ -88,7 +88,8 @@ pub async fn probe_coordinator(
 ) {
     let (mut failed, mut first_failure) = (0_u32, clock.boot());
     loop {
-        let status = pool_status(&client, TIMEOUT).await;
+        let probed = token.run_until_cancelled(pool_status(&client, TIMEOUT)).await;
+        let Some(status) = probed else { return };
         match &status {
             Ok(status) => {
                 failures.works(COORDINATOR);

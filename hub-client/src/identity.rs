@@ -164,6 +164,10 @@ impl CertificateKeeper {
 
     /// Renews the certificate until `stop`. Reports its state to `check` and `failures`.
     pub async fn keep(self: Arc<Self>, check: Check, failures: Failures, stop: CancellationToken) {
+        stop.run_until_cancelled(self.keep_valid(&check, &failures)).await;
+    }
+
+    async fn keep_valid(&self, check: &Check, failures: &Failures) {
         let mut attempts = Attempts::default();
         loop {
             let pause = match self.look() {
@@ -185,9 +189,7 @@ impl CertificateKeeper {
             let standing = self.standing();
             check.set(standing.is_valid());
             failures.tell(CERTIFICATE, standing.trouble());
-            if stop.run_until_cancelled(self.pause(pause)).await.is_none() {
-                return;
-            }
+            self.pause(pause).await;
         }
     }
 

@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::{BindError, Inherited, Server, Serving, handler};
+use yurt_runtime::tasks::StillRunning;
 use yurt_runtime::tls::{TlsError, load_pair};
 use yurt_runtime::{Clock, Readiness, TaskGroup, pki};
 
@@ -248,7 +249,10 @@ impl Hub {
     }
 
     /// Stops in order: not ready, lease released, watches ended, replicas stored.
-    pub async fn stop(self) {
+    ///
+    /// # Errors
+    /// Tasks that did not end in time, which is logged. What is left of another cluster stays for the next start then.
+    pub async fn stop(self) -> Result<(), StillRunning> {
         self.readiness.check("serving").set(false);
         // The lease comes first, so that a successor does not wait for our clients. Tasks that still run are dropped and logged.
         let released = self.election_tasks.shutdown(RELEASE);
@@ -264,6 +268,7 @@ impl Hub {
         if ended.is_ok() {
             self.data.copy().remove_rest(&wiring::KEPT);
         }
+        ended
     }
 }
 

@@ -111,7 +111,8 @@ async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
         }
     };
     manager.notify(ServiceState::Stopping);
-    hub.stop().await;
+    // Tasks that did not end are logged.
+    let _ = hub.stop().await;
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

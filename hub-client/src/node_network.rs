@@ -136,7 +136,10 @@ impl NodeNetwork {
                 .is_some()
             {
                 let own = self.clone();
-                let ensured = tokio::task::spawn_blocking(move || own.ensure()).await;
+                let ensuring = tokio::task::spawn_blocking(move || own.ensure());
+                let Some(ensured) = stop.run_until_cancelled(ensuring).await else {
+                    return;
+                };
                 match ensured {
                     Ok(Ok(made)) => failures.tell(FIREWALL, made.firewall.err()),
                     Ok(Err(error)) => tracing::warn!(%error, "Failed to restore the node's network for pods"),

@@ -154,11 +154,13 @@ impl Proxy {
                 self.heartbeat.clone(),
                 Request::from_parts(pass_through::forwardable(head), body),
             );
-            // A beat is processed to its end, even if the kubelet hangs up before.
-            let answered = self
-                .tasks
-                .detached("kubelet-lease", async move { heartbeat.handle(request).await });
-            return answered.await.map_err(|lost| Status::internal(&lost.to_string()));
+            // A beat is processed to its end, even if the kubelet hangs up before. A stop cuts it: the kubelet repeats it.
+            let stop = self.tasks.token();
+            let answered = self.tasks.detached("kubelet-lease", async move {
+                stop.run_until_cancelled(heartbeat.handle(request)).await
+            });
+            let answered = answered.await.map_err(|lost| Status::internal(&lost.to_string()))?;
+            return answered.ok_or_else(|| Status::service_unavailable("the hub stops", 1));
         }
         // Before the limit: a request that waits for its filters must not take the place of one that has none.
         let approved = self.approver.approve(&caller.component, &info).await?;

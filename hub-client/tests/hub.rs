@@ -64,6 +64,7 @@ mod hub {
     mod smuggling_http2;
     mod stalled_disks;
     mod starting;
+    mod stopping;
     mod thin_links;
     mod timeline;
     mod upgrades;

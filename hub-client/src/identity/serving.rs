@@ -94,6 +94,10 @@ fn is_for(held: &CertificateInfo, name: &str) -> bool {
 impl ServingCertificate {
     /// Requests the certificate and renews it, until `stop`.
     pub async fn keep(self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.keep_valid()).await;
+    }
+
+    async fn keep_valid(&self) {
         let mut attempts = Attempts::default();
         loop {
             let pause = match self.step() {
@@ -112,9 +116,7 @@ impl ServingCertificate {
                 }
                 Step::ClockBehind | Step::Stuck => LOOK_EVERY,
             };
-            if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-                return;
-            }
+            tokio::time::sleep(pause).await;
         }
     }
 

@@ -379,8 +379,10 @@ impl Inner {
         };
         let (origin, credential) = (caller.origin, caller.credential.clone());
         let asking = self.means.reviews.ask(credential.clone(), attributes);
+        let stop = self.means.tasks.token();
         let answering = self.means.tasks.detached("ask-authorization", async move {
-            let answer = asking.await;
+            let answer = stop.run_until_cancelled(asking).await;
+            let answer = answer.unwrap_or_else(|| Err("the hub stops".to_owned()));
             if let (Ok(AccessVerdict::Unauthorized), Credential::Token(token)) = (&answer, &credential) {
                 (in_flight.inner.means.refused)(token);
             }

@@ -197,9 +197,11 @@ impl PassThrough {
                 place.claim(&known)?;
             }
             let (upstream, lost) = (hyper::upgrade::on(&mut response), lost.clone());
+            let stop = self.tasks.token();
             self.tasks.spawn_isolated("upgraded", async move {
                 let _place = place;
-                lost.run_until_cancelled(tunnel(downstream, upstream)).await;
+                let carried = lost.run_until_cancelled(tunnel(downstream, upstream));
+                stop.run_until_cancelled(carried).await;
             });
         }
         Ok(answer(response.map(pass), false, lost))

@@ -126,7 +126,9 @@ impl Sender {
                 () = due => {
                     let first = self.events.queue.lock().first();
                     let Some((key, kept)) = first else { continue };
-                    let pause = if self.send(&key, &kept).await { PACE } else { RETRY };
+                    // An event whose request is cut stays in the queue, as one without an answer.
+                    let sent = token.run_until_cancelled(self.send(&key, &kept)).await;
+                    let pause = if sent == Some(true) { PACE } else { RETRY };
                     not_before = Instant::now() + pause;
                 }
                 () = events.changed.notified() => {}

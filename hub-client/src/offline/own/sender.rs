@@ -111,7 +111,7 @@ impl Sender {
                 () = is_foreign.cancelled() => break,
                 command = self.commands.recv() => {
                     let Some(Command { key, done }) = command else { break };
-                    self.send(&key).await;
+                    self.send(&key, &token).await;
                     // The request may be gone.
                     let _ = done.send(());
                 }
@@ -125,7 +125,7 @@ impl Sender {
                         break;
                     }
                     let Some(key) = self.pending.next(last.as_ref()) else { continue };
-                    let pause = if self.send(&key).await { PACE } else { RETRY };
+                    let pause = if self.send(&key, &token).await { PACE } else { RETRY };
                     (last, not_before) = (Some(key), Instant::now() + pause);
                 }
             }
@@ -138,13 +138,16 @@ impl Sender {
         token.cancelled().await;
     }
 
-    /// Sends one entry. Returns false if the cloud gave no result.
-    async fn send(&self, key: &OwnKey) -> bool {
+    /// Sends one entry. Returns false if the cloud gave no result before `token` was cancelled.
+    async fn send(&self, key: &OwnKey, token: &CancellationToken) -> bool {
         for _ in 0..ATTEMPTS_MAX {
             let Some((revision, state)) = self.pending.state(key) else {
                 return true;
             };
-            let outcome = self.attempt(key, &state).await;
+            // Only the requests are cut: a result that is known is stored.
+            let Some(outcome) = token.run_until_cancelled(self.attempt(key, &state)).await else {
+                return false;
+            };
             let read = KeptRead::of_object(super::KUBELET, &key.path());
             let mut known_at = None;
             let counted = match outcome {

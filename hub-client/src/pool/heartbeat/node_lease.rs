@@ -238,11 +238,12 @@ impl OwnHeartbeat {
                     self.carry_out(OwnInput::CloudSkipped);
                 }
                 OwnAction::RenewPool(renewal) => {
-                    let this = self.clone();
+                    let (this, stop) = (self.clone(), self.settings.tasks.token());
                     self.settings.tasks.spawn("pool-heartbeat", async move {
-                        this.renew_pool(renewal).await;
-                        // Writes a change that occurred during this write immediately. Only beats renew at the cloud.
-                        this.carry_out(OwnInput::PoolDone);
+                        if stop.run_until_cancelled(this.renew_pool(renewal)).await.is_some() {
+                            // Writes a change that occurred during this write immediately. Only beats renew at the cloud.
+                            this.carry_out(OwnInput::PoolDone);
+                        }
                     });
                 }
             }
@@ -278,9 +279,9 @@ impl OwnHeartbeat {
     /// Starts the removal of the delegate annotation in the background; the kubelet does not wait for it.
     fn clean_later(self: &Arc<Self>) {
         if self.annotated.load(Ordering::Relaxed) {
-            let this = self.clone();
+            let (this, stop) = (self.clone(), self.settings.tasks.token());
             self.settings.tasks.spawn("clean-heartbeat", async move {
-                let _ = this.clean().await;
+                stop.run_until_cancelled(this.clean()).await;
             });
         }
     }

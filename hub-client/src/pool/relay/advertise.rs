@@ -39,9 +39,10 @@ impl Advertiser {
         let token = self.tasks.token();
         let mut said = String::new();
         let server = loop {
-            match self.bind().await {
-                Ok(bound) => break bound,
-                Err(why) => {
+            match token.run_until_cancelled(self.bind()).await {
+                None => return,
+                Some(Ok(bound)) => break bound,
+                Some(Err(why)) => {
                     if why != said {
                         tracing::info!(why, "Relay for other nodes is not ready");
                         said = why;

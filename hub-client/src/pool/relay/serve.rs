@@ -137,8 +137,9 @@ impl RelayShared {
         };
         tracing::info!(node = place.member, %target, "Tunnel opened for cut-off node");
         let (upgrade, shared) = (hyper::upgrade::on(&mut request), self.clone());
+        let stop = self.tasks.token();
         self.tasks.spawn_isolated("relay-tunnel", async move {
-            shared.carry(upgrade, cloud, place).await;
+            stop.run_until_cancelled(shared.carry(upgrade, cloud, place)).await;
         });
         Response::new(empty())
     }
@@ -179,7 +180,7 @@ impl RelayShared {
         let _ = cloud.set_nodelay(true);
         let (near, budget) = (TokioIo::new(near), place.budget.clone());
         let copying = tunnel::copy(near, cloud, self.limits, budget, self.bucket.clone(), &self.clock);
-        let end = self.tasks.token().run_until_cancelled(copying).await;
+        let end = copying.await;
         tracing::debug!(node = place.member, ?end, "Tunnel ended");
     }
 
