@@ -20,10 +20,10 @@ use http::Uri;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use yurt_runtime::Clock;
 use yurt_runtime::http::client::ClientError;
 use yurt_runtime::readiness::Check;
 use yurt_runtime::tls::{CertificateInfo, PemSource};
+use yurt_runtime::{Clock, files as file_access};
 
 use crate::config::{Config, Join};
 use crate::failures::Failures;
@@ -145,11 +145,11 @@ impl CertificateKeeper {
     ///
     /// # Errors
     /// Permanent cause of the failure, and the fix.
-    pub async fn join(&self) -> Result<(), IdentityError> {
+    pub async fn join(self: &Arc<Self>) -> Result<(), IdentityError> {
         let mut attempts = Attempts::default();
         let discovery = self.join.as_ref().map_or(Duration::ZERO, |join| join.discovery);
-        while !self.has_certificate() {
-            let next = match self.look() {
+        while !self.on_disk(Self::has_certificate).await {
+            let next = match self.on_disk(Self::look).await {
                 Step::Request(credential) => self.attempt(credential, &mut attempts, Some(discovery)).await,
                 _ => Next::Fail(self.standing().message),
             };
@@ -167,10 +167,10 @@ impl CertificateKeeper {
         stop.run_until_cancelled(self.keep_valid(&check, &failures)).await;
     }
 
-    async fn keep_valid(&self, check: &Check, failures: &Failures) {
+    async fn keep_valid(self: &Arc<Self>, check: &Check, failures: &Failures) {
         let mut attempts = Attempts::default();
         loop {
-            let pause = match self.look() {
+            let pause = match self.on_disk(Self::look).await {
                 Step::Request(credential) if self.join.is_some() => {
                     match self.attempt(credential, &mut attempts, None).await {
                         Next::Continue => Duration::ZERO,
@@ -197,18 +197,22 @@ impl CertificateKeeper {
     ///
     /// # Errors
     /// The hub does not manage its certificate, or the token cannot be stored.
-    pub(crate) fn feed(&self, token: JoinToken) -> Result<(), IdentityError> {
+    pub(crate) async fn feed(self: &Arc<Self>, token: JoinToken) -> Result<(), IdentityError> {
         if self.join.is_none() {
             let why = "the kubelet owns the certificate (--bootstrap-mode=kubeletcertificate); a join token has no use";
             return Err(IdentityError(why.to_owned()));
         }
-        if let Ok(ca) = std::fs::read_to_string(&self.files.ca) {
-            let written = self.files.write_bootstrap(&self.first_server(), &ca, &token);
-            written.map_err(|error| IdentityError(format!("--root-dir: {error}")))?;
-        }
-        *self.fed.lock() = Some(token);
-        self.wake.notify_one();
-        Ok(())
+        // A token that is stored is also used, even if the sender hangs up.
+        let feeding = self.on_disk(move |this| {
+            if let Ok(ca) = std::fs::read_to_string(&this.files.ca) {
+                let written = this.files.write_bootstrap(&this.first_server(), &ca, &token);
+                written.map_err(|error| IdentityError(format!("--root-dir: {error}")))?;
+            }
+            *this.fed.lock() = Some(token);
+            this.wake.notify_one();
+            Ok(())
+        });
+        feeding.await
     }
 
     /// True if `text` is the join token in use.
@@ -219,6 +223,11 @@ impl CertificateKeeper {
         let hash = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
         // Digests, so that the time of the comparison reveals nothing.
         !expected.is_empty() && hash(&expected).as_ref() == hash(text).as_ref()
+    }
+
+    async fn on_disk<T: Send + 'static>(self: &Arc<Self>, access: impl FnOnce(&Self) -> T + Send + 'static) -> T {
+        let this = self.clone();
+        file_access::access(move || access(&this)).await
     }
 
     async fn pause(&self, pause: Duration) {
@@ -244,7 +253,12 @@ impl CertificateKeeper {
         join.token.is_some() || join.file.is_some() || self.fed.lock().is_some() || self.files.bootstrap.exists()
     }
 
-    async fn attempt(&self, credential: Credential, attempts: &mut Attempts, discovery: Option<Duration>) -> Next {
+    async fn attempt(
+        self: &Arc<Self>,
+        credential: Credential,
+        attempts: &mut Attempts,
+        discovery: Option<Duration>,
+    ) -> Next {
         let outcome = self.request(credential).await;
         let count = attempts.count(&outcome);
         let name = self.submitted.lock().clone();
@@ -252,7 +266,7 @@ impl CertificateKeeper {
             .send_modify(|standing| standing.note(&outcome, name.as_deref()));
         match &outcome {
             JoinOutcome::Installed => {
-                let is_due = matches!(self.look(), Step::Request(_));
+                let is_due = matches!(self.on_disk(Self::look).await, Step::Request(_));
                 if is_due && count > 1 {
                     let now = self.clock.unix().secs;
                     self.standing.send_modify(|standing| standing.note_ahead(now));

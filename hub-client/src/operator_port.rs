@@ -157,7 +157,7 @@ async fn receive_token(
     request: Request<Incoming>,
     peer: &Peer,
     uids: &[u32],
-    keeper: &CertificateKeeper,
+    keeper: &Arc<CertificateKeeper>,
 ) -> Response<Body> {
     let refuse = |status, why: &str| our_http::text(status, format!("{why}\n"));
     if request.method() != Method::POST && request.method() != Method::PUT {
@@ -186,7 +186,7 @@ async fn receive_token(
         Err(why) => return refuse(StatusCode::BAD_REQUEST, &format!("jointoken {why}")),
     };
     let id = token.id().to_owned();
-    match keeper.feed(token) {
+    match keeper.feed(token).await {
         Ok(()) => {
             tracing::info!(token = id, "Join token received");
             our_http::text(StatusCode::OK, "OK")

@@ -1,4 +1,4 @@
-//! Limit of open files, which every connection counts against.
+//! Limit of open files, which every connection counts against, and access to files on a disk that may hang.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -37,6 +37,19 @@ pub fn limit() -> usize {
 pub fn for_servers() -> usize {
     let limit = limit();
     limit.saturating_sub(OTHER_FILES.min(limit / 2))
+}
+
+/// Runs `access` to its end on a thread apart from the runtime's, also if the returned future is dropped: a disk may hang. A
+/// panic continues in the caller.
+pub async fn access<T: Send + 'static>(access: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(access).await {
+        Ok(result) => result,
+        Err(lost) => match lost.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and the caller with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }
 
 #[cfg(test)]

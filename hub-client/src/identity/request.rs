@@ -1,10 +1,13 @@
 //! One attempt to obtain the certificate: credential, server, CertificateSigningRequest, installation.
 
+use std::sync::Arc;
+
 use http::{Method, StatusCode, Uri};
+use rustls::ClientConfig;
 use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::kubeconfig::Kubeconfig;
 use yurt_runtime::pki::RequestKey;
-use yurt_runtime::tls::ClientTls;
+use yurt_runtime::tls::PemSource;
 
 use super::csr::{self, CsrState};
 use super::discovery::{JoinToken, discover};
@@ -15,7 +18,8 @@ use crate::upstream::describe_answer;
 
 /// Authorities and credential of an attempt, and the flag that they come from.
 struct Access {
-    tls: ClientTls,
+    ca: PemSource,
+    tls: ClientConfig,
     token: Option<String>,
     flag: &'static str,
 }
@@ -35,12 +39,12 @@ enum Origin {
 
 impl CertificateKeeper {
     /// Requests a certificate, or looks at the present request; installs what was issued.
-    pub(super) async fn request(&self, credential: Credential) -> JoinOutcome {
+    pub(super) async fn request(self: &Arc<Self>, credential: Credential) -> JoinOutcome {
         let Some(join) = &self.join else {
             return JoinOutcome::Refused("the kubelet owns the certificate".to_owned());
         };
         match credential {
-            Credential::Certificate => match access(&self.files.kubeconfig, "root-dir") {
+            Credential::Certificate => match self.on_disk(|this| access(&this.files.kubeconfig, "root-dir")).await {
                 Ok(access) => self.request_with(&access, join).await,
                 Err(refused) => refused,
             },
@@ -49,7 +53,7 @@ impl CertificateKeeper {
     }
 
     /// Tries each credential to join with, until one is accepted.
-    async fn bootstrap(&self, join: &Join) -> JoinOutcome {
+    async fn bootstrap(self: &Arc<Self>, join: &Join) -> JoinOutcome {
         let mut refused = JoinOutcome::Refused(
             "no certificate, and nothing to join with: set --join-token or --bootstrap-file, or send a token to /v1/token"
                 .to_owned(),
@@ -73,11 +77,19 @@ impl CertificateKeeper {
     }
 
     /// Returns the credential of this origin; `None` if there is none. A token discovers the CA and is stored.
-    async fn bootstrap_access(&self, origin: Origin, join: &Join) -> Option<Result<Access, JoinOutcome>> {
+    async fn bootstrap_access(self: &Arc<Self>, origin: Origin, join: &Join) -> Option<Result<Access, JoinOutcome>> {
         match origin {
-            Origin::Stored if self.files.bootstrap.exists() => Some(access(&self.files.bootstrap, "join-token")),
-            Origin::Stored => None,
-            Origin::File => join.file.as_ref().map(|file| access(file, "bootstrap-file")),
+            Origin::Stored => {
+                let stored = self.on_disk(|this| {
+                    let file = &this.files.bootstrap;
+                    file.exists().then(|| access(file, "join-token"))
+                });
+                stored.await
+            }
+            Origin::File => {
+                let file = join.file.clone()?;
+                Some(self.on_disk(move |_| access(&file, "bootstrap-file")).await)
+            }
             Origin::Token => {
                 let fed = self.fed.lock().clone();
                 let token = fed.or_else(|| join.token.clone())?;
@@ -86,15 +98,19 @@ impl CertificateKeeper {
         }
     }
 
-    async fn token_access(&self, token: &JoinToken, join: &Join) -> Result<Access, JoinOutcome> {
+    async fn token_access(self: &Arc<Self>, token: &JoinToken, join: &Join) -> Result<Access, JoinOutcome> {
         let ca = discover(&self.servers, token, &join.trust).await?;
-        let written = self.files.write_bootstrap(&self.first_server(), &ca, token);
-        written.map_err(|error| JoinOutcome::Unanswered(format!("--root-dir: {error}")))?;
-        access(&self.files.bootstrap, "join-token")
+        let token = token.clone();
+        let storing = self.on_disk(move |this| {
+            let written = this.files.write_bootstrap(&this.first_server(), &ca, &token);
+            written.map_err(|error| JoinOutcome::Unanswered(format!("--root-dir: {error}")))?;
+            access(&this.files.bootstrap, "join-token")
+        });
+        storing.await
     }
 
     /// Tries the servers in their order, until one answers.
-    async fn request_with(&self, access: &Access, join: &Join) -> JoinOutcome {
+    async fn request_with(self: &Arc<Self>, access: &Access, join: &Join) -> JoinOutcome {
         let mut last = JoinOutcome::Unanswered("--server-addr names no server".to_owned());
         for server in &self.servers {
             let outcome = match access.client(server) {
@@ -109,9 +125,9 @@ impl CertificateKeeper {
         last
     }
 
-    async fn request_at(&self, client: &HttpClient, access: &Access, join: &Join) -> JoinOutcome {
+    async fn request_at(self: &Arc<Self>, client: &HttpClient, access: &Access, join: &Join) -> JoinOutcome {
         let profile = Profile::new(&self.node, &join.signer, &join.organizations);
-        let key = match self.files.pending_key() {
+        let key = match self.on_disk(|this| this.files.pending_key()).await {
             Ok(key) => key,
             Err(error) => return JoinOutcome::Unanswered(format!("--root-dir: {error}")),
         };
@@ -140,7 +156,11 @@ impl CertificateKeeper {
                  csr {name}`",
                 profile.signer
             )),
-            CsrState::Issued(pem) => self.install(&pem, &key, &profile, access),
+            CsrState::Issued(pem) => {
+                let (ca, flag) = (access.ca.clone(), access.flag);
+                self.on_disk(move |this| this.install(&pem, &key, &profile, &ca, flag))
+                    .await
+            }
         }
     }
 
@@ -173,10 +193,10 @@ impl CertificateKeeper {
         }
     }
 
-    fn install(&self, pem: &str, key: &RequestKey, profile: &Profile, access: &Access) -> JoinOutcome {
-        let ca = match access.tls.ca.read() {
+    fn install(&self, pem: &str, key: &RequestKey, profile: &Profile, ca: &PemSource, flag: &str) -> JoinOutcome {
+        let ca = match ca.read() {
             Ok(ca) => ca,
-            Err(error) => return JoinOutcome::Refused(format!("--{}: {error}", access.flag)),
+            Err(error) => return JoinOutcome::Refused(format!("--{flag}: {error}")),
         };
         // The certificate comes last: it is the sign that the others are complete.
         let installed = self
@@ -204,16 +224,14 @@ impl CertificateKeeper {
 
 impl Access {
     fn client(&self, server: &Uri) -> Result<HttpClient, JoinOutcome> {
-        let flag = self.flag;
-        let tls = self.tls.config();
-        let tls = tls.map_err(|error| JoinOutcome::Refused(format!("--{flag}: {error}")))?;
-        let client = HttpClient::new(server.clone(), Some(tls), Protocol::Http1, CONNECT_TIMEOUT)
+        let client = HttpClient::new(server.clone(), Some(self.tls.clone()), Protocol::Http1, CONNECT_TIMEOUT)
             .map_err(|error| JoinOutcome::Refused(format!("--server-addr: {error}")))?;
         client.set_bearer_token(self.token.as_deref());
         Ok(client)
     }
 }
 
+/// Reads a kubeconfig and its files. Blocks.
 fn access(path: &std::path::Path, flag: &'static str) -> Result<Access, JoinOutcome> {
     let refuse = |why: String| JoinOutcome::Refused(format!("--{flag}: {why}"));
     let kubeconfig = Kubeconfig::load(path).map_err(|error| refuse(error.to_string()))?;
@@ -226,7 +244,9 @@ fn access(path: &std::path::Path, flag: &'static str) -> Result<Access, JoinOutc
             path.display()
         )));
     }
-    Ok(Access { tls, token, flag })
+    let ca = tls.ca.clone();
+    let tls = tls.config().map_err(|error| refuse(error.to_string()))?;
+    Ok(Access { ca, tls, token, flag })
 }
 
 async fn ask(

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use tokio_util::sync::CancellationToken;
-use yurt_runtime::Clock;
-use yurt_runtime::pki::write_secret;
+use yurt_runtime::pki::{RequestKey, write_secret};
 use yurt_runtime::tls::{CertificateInfo, PemPair, PemSource};
+use yurt_runtime::{Clock, files as file_access};
 
 use super::csr::{self, CsrState};
 use super::files::{FileError, Files};
@@ -89,18 +89,24 @@ fn is_for(held: &CertificateInfo, name: &str) -> bool {
     held.names.iter().any(|held| held == name)
 }
 
+async fn install(files: Files, issued: String, key: RequestKey, user: String) -> Result<(), FileError> {
+    let installing = file_access::access(move || files.install(&issued, &key, &user).map(drop));
+    installing.await
+}
+
 // === impl ServingCertificate ===
 
 impl ServingCertificate {
     /// Requests the certificate and renews it, until `stop`.
     pub async fn keep(self, stop: CancellationToken) {
-        stop.run_until_cancelled(self.keep_valid()).await;
+        stop.run_until_cancelled(Arc::new(self).keep_valid()).await;
     }
 
-    async fn keep_valid(&self) {
+    async fn keep_valid(self: Arc<Self>) {
         let mut attempts = Attempts::default();
         loop {
-            let pause = match self.step() {
+            let this = self.clone();
+            let pause = match file_access::access(move || this.step()).await {
                 Step::Request(_) => {
                     let outcome = self.request().await;
                     self.tell(&outcome);
@@ -162,7 +168,8 @@ impl ServingCertificate {
             .collect();
         let profile = Profile::serving(&self.node, &names);
         let files = files(&self.root);
-        let key = match files.pending_key() {
+        let own = files.clone();
+        let key = match file_access::access(move || own.pending_key()).await {
             Ok(key) => key,
             Err(error) => return JoinOutcome::Unanswered(format!("--root-dir: {error}")),
         };
@@ -176,8 +183,8 @@ impl ServingCertificate {
             Ok(CsrState::Denied(why) | CsrState::Failed(why)) => JoinOutcome::Denied(format!(
                 "the certificate request {name} was refused ({why}); to request again, run `kubectl delete csr {name}`"
             )),
-            Ok(CsrState::Issued(issued)) => match files.install(&issued, &key, &profile.common_name()) {
-                Ok(_) => JoinOutcome::Installed,
+            Ok(CsrState::Issued(issued)) => match install(files, issued, key, profile.common_name()).await {
+                Ok(()) => JoinOutcome::Installed,
                 Err(error @ FileError::Foreign(_)) => JoinOutcome::Denied(format!("{error}; check {}", profile.signer)),
                 Err(error) => JoinOutcome::Unanswered(format!("--root-dir: {error}")),
             },
@@ -214,7 +221,6 @@ impl ServingCertificate {
 
 #[cfg(test)]
 mod tests {
-    use yurt_runtime::pki::RequestKey;
     use yurt_test_support::{TestDir, TestPki};
 
     use super::*;

@@ -15,8 +15,8 @@ use yurt_hub_client::identity::serving::ServingCertificate;
 use yurt_hub_client::upstream::Upstreams;
 use yurt_runtime::tls::{CertificateInfo, PemIdentity, PemSource, install_crypto_provider};
 use yurt_runtime::{Clock, Readiness, TaskGroup};
-use yurt_test_support::fault_fs::FaultFs;
 use yurt_test_support::fault_fs::power::{Change, Followed, Loss, Tree};
+use yurt_test_support::fault_fs::{FaultFs, Health};
 use yurt_test_support::{PATIENCE, TestDir, eventually};
 
 use super::cloud::Cloud;
@@ -78,9 +78,11 @@ impl<'a> Node<'a> {
         &self.config.root_dir
     }
 
-    fn keeper(&self) -> Result<CertificateKeeper, String> {
+    fn keeper(&self) -> Result<Arc<CertificateKeeper>, String> {
         let own = CertificateKeeper::own(&self.config, Clock::system());
-        Ok(own.map_err(|error| error.to_string())?.expect("the hub owns it"))
+        Ok(Arc::new(
+            own.map_err(|error| error.to_string())?.expect("the hub owns it"),
+        ))
     }
 
     async fn join(&self) -> Result<(), String> {
@@ -93,7 +95,7 @@ impl<'a> Node<'a> {
 
     /// Renews the certificate until `end`.
     async fn renew<T>(&self, end: impl Future<Output = T>) -> Result<T, String> {
-        let (keeper, stop) = (Arc::new(self.keeper()?), CancellationToken::new());
+        let (keeper, stop) = (self.keeper()?, CancellationToken::new());
         let (readiness, failures) = (Readiness::new(), Failures::new(Clock::system()));
         let keeping = keeper.keep(readiness.check("certificate"), failures, stop.clone());
         Ok(until(keeping, end).await)
@@ -102,8 +104,15 @@ impl<'a> Node<'a> {
     /// Keeps the certificate for pods until `end`.
     async fn serve<T>(&self, end: impl Future<Output = T>) -> Result<T, String> {
         let tasks = TaskGroup::new();
-        let upstreams = Upstreams::new(&self.config, &tasks).map_err(|error| error.to_string())?;
-        let keeper = ServingCertificate {
+        let keeper = self.serving(&tasks)?;
+        let ended = until(keeper.keep(CancellationToken::new()), end).await;
+        let _ = tasks.shutdown(Duration::ZERO).await;
+        Ok(ended)
+    }
+
+    fn serving(&self, tasks: &TaskGroup) -> Result<ServingCertificate, String> {
+        let upstreams = Upstreams::new(&self.config, tasks).map_err(|error| error.to_string())?;
+        Ok(ServingCertificate {
             node: NODE.to_owned(),
             address: "169.254.2.1".to_owned(),
             cluster: Arc::new(|| Some(vec!["10.96.0.1".to_owned()])),
@@ -111,10 +120,7 @@ impl<'a> Node<'a> {
             cloud: upstreams.cloud.clone(),
             clock: Clock::system(),
             failures: Failures::new(Clock::system()),
-        };
-        let ended = until(keeper.keep(CancellationToken::new()), end).await;
-        let _ = tasks.shutdown(Duration::ZERO).await;
-        Ok(ended)
+        })
     }
 
     /// The certificate in use, which fits its key.
@@ -264,4 +270,32 @@ async fn kill_or_power_cut_at_any_write_costs_neither_a_certificate_nor_a_second
     eprintln!("{images} contents of the disk, {} changes", changes.len());
     assert_eq!(last, Some(Fact::Serving));
     assert!(images > 2 * FACTS.len(), "{images}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn disk_that_hangs_stops_the_certificates_alone() {
+    let (cloud, folder, behind) = (cloud_with_token().await, TestDir::new(), TestDir::new());
+    let Some(disk) = FaultFs::mount(folder.path(), behind.path()).expect("a thread") else {
+        eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+        return;
+    };
+    let (node, tasks) = (Node::new(&cloud, &folder), TaskGroup::new());
+    std::fs::create_dir(node.root()).unwrap();
+    cloud.requests().approve_all(DAY);
+    node.join().await.unwrap();
+    let (client, serving) = (node.keeper().unwrap(), node.serving(&tasks).unwrap());
+    let (readiness, failures) = (Readiness::new(), Failures::new(Clock::system()));
+    disk.set(Health::Stalls);
+    tasks.spawn(
+        "client",
+        client.keep(readiness.check("certificate"), failures, tasks.token()),
+    );
+    tasks.spawn("serving", serving.keep(tasks.token()));
+    // Runs after both on the only worker thread, which has the runtime's timers, too.
+    let (running, ran) = std::sync::mpsc::channel();
+    tasks.spawn("other", async move { running.send(()).unwrap() });
+    let ran = ran.recv_timeout(PATIENCE / 4);
+    disk.set(Health::Works);
+    assert!(ran.is_ok(), "the disk must not hold a thread of the runtime");
+    tasks.shutdown(PATIENCE).await.unwrap();
 }
