@@ -6,6 +6,7 @@
 //! and [`metrics`]. The wiring is in [`Hub::start`] and `wiring.rs`.
 
 pub mod cache;
+pub mod client_name;
 pub mod commands;
 pub mod config;
 mod copied;

@@ -163,7 +163,7 @@ impl Proxy {
             return answered.ok_or_else(|| Status::service_unavailable("the hub stops", 1));
         }
         // Before the limit: a request that waits for its filters must not take the place of one that has none.
-        let approved = self.approver.approve(&caller.component, &info).await?;
+        let approved = self.approver.approve(&caller, &info).await?;
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
         // PlaceGuard until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
@@ -202,7 +202,7 @@ impl Proxy {
                 None => Ok(response),
             };
         }
-        if let Some(response) = self.local.answer(&request, info, caller, chain).await? {
+        if let Some(response) = self.local.answer(&request, info, caller, approved).await? {
             return Ok(self.of_replica(response));
         }
         if let Some(get) = get {
@@ -211,7 +211,7 @@ impl Proxy {
             return get.filtered((&self.local, &self.bodies), caller, chain, response).await;
         }
         if approved.is_filterable()
-            && let Some(response) = self.cached.view(&request, info, caller, chain).await?
+            && let Some(response) = self.cached.view(&request, info, caller, approved).await?
         {
             return Ok(self.of_replica(response));
         }
@@ -237,9 +237,7 @@ impl Proxy {
         if is_read || !info.is_resource {
             return None;
         }
-        let editions = self.local.derived.editions();
-        let edition = editions.of(&caller.component, &info.group_resource());
-        let chains = self.approver.reads_of(&caller.component, info);
+        let (chains, edition) = self.approver.reads_of(caller, info);
         FilteredWrite::of(request, info, chains, edition)
     }
 

@@ -44,7 +44,6 @@ use crate::proxy::written::Written;
 use crate::replicas::PoolData;
 use crate::replicas::alarm::{FINDINGS_MAX, Finding};
 use crate::replicas::derived::Derived;
-use crate::replicas::derived::editions::Editions;
 use crate::replicas::derived::inputs::{LiveInputs, NodeFacts};
 use crate::replicas::host_network::HostNetworkFollower;
 use crate::replicas::pool_label::PoolLabel;
@@ -78,7 +77,6 @@ pub(crate) struct Wiring {
     rank: watch::Sender<u32>,
     hub_config: (ConfigFile, watch::Sender<Arc<HubConfig>>),
     approval: watch::Sender<Arc<Approval>>,
-    editions: Arc<Editions>,
     findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
     cache: Cache,
     agents: Arc<Agents>,
@@ -103,7 +101,7 @@ impl Wiring {
         metrics.registry.register(upstreams.cloud.traffic().collector());
         let config_file = ConfigFile::new(&config.cache_dir, &config.namespace);
         let known = config_file.load();
-        let filters = Approval::new(Table::new(&FILTERS, &config.filters.switches)).next(&known);
+        let filters = Approval::new(&Table::new(&FILTERS, &config.filters.switches), &known);
         let hub_config = watch::Sender::new(Arc::new(known));
         let agents = Arc::new(Agents::new(hub_config.subscribe(), data.failures().clone()));
         let (findings, found) = mpsc::channel(FINDINGS_MAX);
@@ -131,7 +129,6 @@ impl Wiring {
             rank: watch::Sender::new(0),
             agents,
             approval: watch::Sender::new(Arc::new(filters)),
-            editions: Arc::default(),
             hub_config: (config_file, hub_config),
             findings: (findings, Mutex::new(Some(found))),
             cache,
@@ -237,13 +234,7 @@ impl Wiring {
     /// Starts binding the filters as the ConfigMap says.
     fn start_binding(&self) {
         let (state, config) = (self.approval.clone(), self.hub_config.1.subscribe());
-        let editions = self.editions.clone();
-        let binding = approver::follow(
-            state,
-            config,
-            move |changed| editions.changed(changed),
-            self.tasks.token(),
-        );
+        let binding = approver::follow(state, config, self.tasks.token());
         self.tasks.spawn_critical("bind-filters", binding);
     }
 
@@ -284,7 +275,6 @@ impl Wiring {
             authorizer,
             derived: Derived::new(
                 LiveInputs::new(node, self.data.clone(), offline.own.pending.local_pods()),
-                self.editions.clone(),
                 self.tasks.clone(),
             ),
             mode: config.mode,

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod hub {
+    mod account_filters;
     mod authorizing;
     mod autonomy;
     mod bound_filters;

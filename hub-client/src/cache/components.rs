@@ -5,16 +5,12 @@ use std::collections::BTreeSet;
 
 use http::HeaderMap;
 
-use crate::filter::binding::entry::{COMPONENT_MAX, is_component};
+use crate::client_name::{ACCOUNT_PREFIX, COMPONENT_MAX, is_account, is_component};
 
 /// Key of the ConfigMap: names separated by commas, `*` for all components, `-name` to exclude one.
 pub const CONFIG_KEY: &str = "cache_agents";
 /// Header with which a client asks for its reads to be cached, as in OpenYurt; it is not passed on to the cloud.
 pub const EDGE_CACHE: &str = "edge-cache";
-/// Begin of the user name of a service account; its namespace and its name follow, separated by a colon.
-pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
-/// Maximum length of the namespace and of the name of a service account, bytes.
-const ACCOUNT_MAX: (usize, usize) = (63, 253);
 /// Maximum number of names that the ConfigMap has; later ones are reported and ignored.
 const NAMES_MAX: usize = 256;
 /// Components that are cacheable unless the ConfigMap excludes them, as in OpenYurt.
@@ -126,15 +122,7 @@ impl Components {
 
 /// True for the name of a component, and for the user name of a service account.
 fn is_name(name: &str) -> bool {
-    let is_part = |part: &str, max| {
-        let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-        (1..=max).contains(&part.len()) && part.bytes().all(is_inner)
-    };
-    let account = name.strip_prefix(ACCOUNT_PREFIX).and_then(|rest| rest.split_once(':'));
-    match account {
-        Some((namespace, name)) => is_part(namespace, ACCOUNT_MAX.0) && is_part(name, ACCOUNT_MAX.1),
-        None => is_component(name),
-    }
+    is_component(name) || is_account(name)
 }
 
 /// True if a client asks for its reads to be cached.

@@ -11,6 +11,7 @@ use yurt_apimachinery::kind::{builtin_kinds, find_kind};
 use yurt_apimachinery::{GroupResource, Object, ObjectKey, ResourceKind, Verb};
 use yurt_codec::yaml;
 
+use crate::client_name::ACCOUNT_PREFIX;
 use crate::config::{FilterFlags, FilterSettings, WorkingMode};
 use crate::filter::binding::entry::Verbs;
 use crate::filter::binding::{Binding, Row, Table};
@@ -46,7 +47,8 @@ pub struct ListFlags {
 /// Flags of `filters explain`.
 #[derive(Clone, Debug, Args)]
 pub struct ExplainFlags {
-    /// Component that reads: the first part of its User-Agent.
+    /// Component that reads: the first part of its User-Agent; or a service account that --config names, as
+    /// system:serviceaccount:NAMESPACE:NAME.
     #[arg(long)]
     component: String,
     /// Resource that it reads, such as endpointslices or endpointslices.discovery.k8s.io.
@@ -160,7 +162,13 @@ impl ExplainFlags {
             ReadVerb::List => Verb::List,
             ReadVerb::Watch => Verb::Watch,
         };
-        let explanation = explain(&table, &self.component.to_lowercase(), verb, (kind, &object), &context);
+        let component = self.component.to_lowercase();
+        if component.starts_with(ACCOUNT_PREFIX) && !table.accounts().contains(&component) {
+            return Err(format!(
+                "--component: no entry of --config binds a filter to {component:?}: write the component of its User-Agent"
+            ));
+        }
+        let explanation = explain(&table, &component, verb, (kind, &object), &context);
         Ok(format!("{explanation}{}", faults(&table)))
     }
 }
@@ -327,6 +335,23 @@ mod tests {
         let text = run(&base).unwrap();
         assert!(text.contains("because Service shop/web is unknown"), "{text}");
         assert!(text.ends_with("Result: the client does not see the object\n"), "{text}");
+        let account = "--component=system:serviceaccount:shop:web";
+        let of_account = ["explain", account, "--resource=endpointslices", &object];
+        assert!(
+            run(&of_account).is_err_and(|why| why.starts_with("--component: ")),
+            "it has no entry"
+        );
+        let config = folder.write(
+            "config.yaml",
+            "kind: ConfigMap\ndata:\n  servicetopology: system:serviceaccount:shop:web/endpointslices#list\n",
+        );
+        let config = format!("--config={}", config.display());
+        let text = run(&[&of_account[..], &[config.as_str()]].concat()).unwrap();
+        assert!(text.contains("by system:serviceaccount:shop:web\n"), "{text}");
+        assert!(
+            text.contains("1. servicetopology (bound by ConfigMap): dropped"),
+            "{text}"
+        );
         let wrong = ["explain", "--component=a", "--resource=nosuch", &object];
         assert!(run(&wrong).is_err_and(|why| why.contains("--resource")));
     }

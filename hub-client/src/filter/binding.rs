@@ -1,4 +1,5 @@
-//! Binds filters to requests by component, resource and verb.
+//! Binds filters to requests by component, resource and verb. A service account that an entry names is bound like a
+//! component.
 //!
 //! The [`Table`] consists of the filters' own defaults and of the entries of ConfigMap `yurt-hub-cfg` ([`entry`]). A key
 //! is the name of a filter, an older name, or `filter_` with either. Each entry is applied, or it is a [`Fault`].
@@ -12,6 +13,7 @@ use yurt_apimachinery::{GroupResource, RequestInfo, Verb};
 
 use super::chain::Counts;
 use super::{Chain, Registration};
+use crate::client_name::ACCOUNT_PREFIX;
 use entry::{Entry, Verbs};
 
 /// Verbs whose responses can be filtered.
@@ -47,7 +49,7 @@ pub enum Origin {
     ConfigMap,
 }
 
-/// Binding of one component.
+/// Binding of one component or service account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// Origin.
@@ -63,7 +65,7 @@ pub struct Row {
     pub registration: &'static Registration,
     /// Reason why the filter does not run on this node; `None` if it runs.
     pub off: Option<&'static str>,
-    /// Bindings by component.
+    /// Bindings by component or service account.
     pub bound: BTreeMap<String, Binding>,
     /// Counts of the filter's verdicts since the start of the process.
     pub counts: Arc<Counts>,
@@ -84,6 +86,8 @@ pub struct Fault {
 #[derive(Clone)]
 pub struct Table {
     rows: Vec<Row>,
+    /// Service accounts that an entry binds to any filter.
+    accounts: BTreeSet<String>,
     faults: Vec<Fault>,
     /// Number of faults beyond `faults`.
     more_faults: usize,
@@ -122,6 +126,7 @@ impl Table {
         };
         Self {
             rows: registrations.iter().map(row).collect(),
+            accounts: BTreeSet::new(),
             faults: Vec::new(),
             more_faults: 0,
         }
@@ -136,6 +141,7 @@ impl Table {
         };
         let mut table = Table {
             rows: self.rows.iter().map(reset).collect(),
+            accounts: BTreeSet::new(),
             faults: Vec::new(),
             more_faults: 0,
         };
@@ -165,7 +171,16 @@ impl Table {
                 table.fault(key, entry, reason);
             }
         }
+        let bound = table.rows.iter().flat_map(|row| row.bound.keys());
+        let accounts = bound.filter(|name| name.starts_with(ACCOUNT_PREFIX));
+        table.accounts = accounts.cloned().collect();
         table
+    }
+
+    /// Service accounts that an entry binds to any filter. A caller with a token of one is known by it to all filters.
+    #[must_use]
+    pub fn accounts(&self) -> &BTreeSet<String> {
+        &self.accounts
     }
 
     /// True if a configuration can bind a filter that concerns the objects of this request.
@@ -178,7 +193,8 @@ impl Table {
         })
     }
 
-    /// Returns the filters for a request of `component` (lower case), in call order.
+    /// Returns the filters for a request of `component` (lower case), or of a service account that an entry binds, in
+    /// call order.
     #[must_use]
     pub fn chain(&self, component: &str, group: &str, resource: &str, verb: Verb) -> Chain {
         let bound = self.rows.iter().filter(|row| {
@@ -190,7 +206,8 @@ impl Table {
         Chain::counted(counted.collect())
     }
 
-    /// Returns the component and the resource of each request whose filters differ between the tables.
+    /// Returns the component and the resource of each request whose filters differ between the tables. A service account
+    /// that only one of them binds is returned with all resources: its callers are known by another name in the other.
     #[must_use]
     pub fn changes(&self, other: &Table) -> BTreeSet<(String, GroupResource)> {
         let rows = || self.rows.iter().chain(&other.rows);
@@ -205,6 +222,11 @@ impl Table {
             if names(self) != names(other) {
                 changed.insert((component.clone(), GroupResource::new(group, resource)));
             }
+        }
+        for account in self.accounts.symmetric_difference(&other.accounts) {
+            let of_account =
+                |(group, resource): &&(&str, &str)| (account.clone(), GroupResource::new(*group, *resource));
+            changed.extend(resources.iter().map(of_account));
         }
         changed
     }

@@ -4,6 +4,11 @@
 //! filter may be bound to waits until the ConfigMap and the inputs of its filters are known. The wait is bounded; then the
 //! request is refused, because its data must not pass unfiltered. All other requests are not delayed. A
 //! change of the table ends the open watches whose filters it changes, and no others.
+//!
+//! Filters know a caller by its service account if an entry names that, else by the component of its User-Agent. The name
+//! is looked up once per request, with the filters and the edition of the same state of the table.
+
+mod editions;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,6 +27,9 @@ use crate::filter::binding::{Fault, Table, VERBS};
 use crate::filter::{Chain, Inputs};
 use crate::hub_config::{self, HubConfig};
 use crate::replicas::PoolData;
+use editions::Editions;
+
+use super::caller::Caller;
 
 /// Maximum time that a request waits for the ConfigMap and for the inputs of its filters.
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
@@ -43,6 +51,10 @@ pub struct Approval {
     pub waits_for: Option<String>,
     /// Bindings in effect.
     pub table: Table,
+    /// Changes of the bindings so far.
+    editions: Arc<Editions>,
+    /// True if an entry names a service account, or did. Only then the accounts of callers are read.
+    knows_accounts: bool,
 }
 
 /// Approves requests.
@@ -58,29 +70,34 @@ pub struct Approver {
 }
 
 /// Approved request.
+#[derive(Default)]
 pub struct Approved {
     /// Filters of the request, in call order.
     pub chain: Chain,
+    /// Edition of the filters. A client whose filters changed gets another view, also if it has no filter now.
+    pub edition: u64,
     /// The request, if a filter can be bound to it.
     key: Option<Key>,
 }
 
 struct Key {
-    component: String,
+    reader: Reader,
     resource: GroupResource,
     verb: Verb,
-    /// Objects that the request reads; `None` is any.
-    namespace: Option<String>,
-    name: Option<String>,
     state: watch::Receiver<Arc<Approval>>,
 }
 
-/// Keeps the table up to date until `token` is cancelled. Calls `announce` with the components and resources whose filters
-/// change, before a request sees the new ones and before the watches end.
+/// Names by which the filters may know a caller.
+struct Reader {
+    component: String,
+    /// Service account of its token, unless no entry has named one yet.
+    account: Option<String>,
+}
+
+/// Keeps the table up to date until `token` is cancelled.
 pub(crate) async fn follow(
     state: watch::Sender<Arc<Approval>>,
     mut config: watch::Receiver<Arc<HubConfig>>,
-    announce: impl Fn(BTreeSet<(String, GroupResource)>) + Send,
     token: CancellationToken,
 ) {
     loop {
@@ -89,10 +106,6 @@ pub(crate) async fn follow(
         let next = before.next(&now);
         if before.differs(&next) {
             next.log(&before);
-            let changed = before.table.changes(&next.table);
-            if !changed.is_empty() {
-                announce(changed);
-            }
             state.send_replace(Arc::new(next));
         }
         match token.run_until_cancelled(config.changed()).await {
@@ -105,22 +118,41 @@ pub(crate) async fn follow(
 // === impl Approval ===
 
 impl Approval {
-    /// State of a hub that has not read the ConfigMap yet.
+    /// State of a hub that starts with this ConfigMap. `table` has the filters of the node.
     #[must_use]
-    pub fn new(table: Table) -> Self {
+    pub fn new(table: &Table, config: &HubConfig) -> Self {
+        let table = table.with(&config.data);
         Self {
-            waits_for: Some(waits_for(&HubConfig::default())),
+            waits_for: (!config.synced).then(|| waits_for(config)),
+            editions: Arc::default(),
+            knows_accounts: !table.accounts().is_empty(),
             table,
         }
     }
 
-    /// State with this ConfigMap.
+    /// State with this ConfigMap, after this one.
     #[must_use]
     pub fn next(&self, config: &HubConfig) -> Self {
+        let next = Self::new(&self.table, config);
+        let changed = self.table.changes(&next.table);
         Self {
-            waits_for: (!config.synced).then(|| waits_for(config)),
-            table: self.table.with(&config.data),
+            editions: match changed.is_empty() {
+                true => self.editions.clone(),
+                false => Arc::new(self.editions.after(changed)),
+            },
+            knows_accounts: self.knows_accounts || next.knows_accounts,
+            ..next
         }
+    }
+
+    /// Returns the name by which the filters know a caller, and the edition of its filters for a resource.
+    fn known_as<'a>(&self, reader: &'a Reader, resource: &GroupResource) -> (&'a str, u64) {
+        let account = reader.account.as_deref();
+        let named = account.filter(|account| self.table.accounts().contains(*account));
+        let name = named.unwrap_or(&reader.component);
+        // A caller whose account was named before may hold what the filters of that name showed.
+        let former = account.map_or(0, |account| self.editions.of(account, resource));
+        (name, self.editions.of(name, resource).max(former))
     }
 
     fn differs(&self, other: &Self) -> bool {
@@ -132,12 +164,16 @@ impl Approval {
 
     fn log(&self, before: &Self) {
         for (component, resource) in before.table.changes(&self.table) {
+            // A get is filtered by all filters of lists and watches.
             let names = |table: &Table| {
                 table
-                    .chain(&component, &resource.group, &resource.resource, Verb::List)
+                    .chain(&component, &resource.group, &resource.resource, Verb::Get)
                     .names()
             };
             let (was, filters) = (names(&before.table), names(&self.table));
+            if was.is_empty() && filters.is_empty() {
+                continue;
+            }
             tracing::info!(component, %resource, ?was, ?filters, "Filters changed");
         }
         let known: BTreeSet<&Fault> = before.table.faults().iter().collect();
@@ -170,15 +206,12 @@ impl Approver {
     ///
     /// # Errors
     /// 503 with the reason if the configuration, or an input of the filters, is still missing after [`WAIT_MAX`].
-    pub async fn approve(&self, component: &str, info: &RequestInfo) -> Result<Approved, Status> {
+    pub async fn approve(&self, caller: &Caller, info: &RequestInfo) -> Result<Approved, Status> {
         let is_read = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch);
         let is_object = !NO_OBJECTS.contains(&info.subresource.as_deref().unwrap_or_default());
-        let can_bind = info.is_resource && is_read && is_object && !component.is_empty();
-        if !can_bind || !self.state.borrow().table.is_filterable(info) {
-            return Ok(Approved {
-                chain: Chain::default(),
-                key: None,
-            });
+        let can_bind = info.is_resource && is_read && is_object && self.state.borrow().table.is_filterable(info);
+        if !can_bind || caller.component.is_empty() && caller.account().is_none() {
+            return Ok(Approved::default());
         }
         let (until, resource) = (Instant::now() + WAIT_MAX, info.group_resource());
         let mut state = self.state.clone();
@@ -191,33 +224,42 @@ impl Approver {
                 return Err(refused(&resource, &why));
             }
         }
+        let now = state.borrow_and_update().clone();
+        // An entry may name the account while the watch is open.
+        let reader = Reader::of(caller, now.knows_accounts || info.verb == Verb::Watch);
+        let (name, edition) = now.known_as(&reader, &resource);
+        let chain = now.table.chain(name, &info.group, &info.resource, info.verb);
+        let chain = chain.about(info.namespace.as_deref(), info.name.as_deref());
+        self.wait_for_inputs(&chain, &resource, until).await?;
         let key = Key {
-            component: component.to_owned(),
+            reader,
             resource,
             verb: info.verb,
-            namespace: info.namespace.clone(),
-            name: info.name.clone(),
             state,
         };
-        let chain = key.chain();
-        self.wait_for_inputs(&chain, &key.resource, until).await?;
-        Ok(Approved { chain, key: Some(key) })
+        Ok(Approved {
+            chain,
+            edition,
+            key: Some(key),
+        })
     }
 
-    /// Returns the filters of the reads of `component` that show the object of this write. Does not wait.
+    /// Returns the filters of the caller's reads that show the object of this write, and their edition. Does not wait.
     #[must_use]
-    pub fn reads_of(&self, component: &str, info: &RequestInfo) -> Vec<Chain> {
-        let (state, mut chains) = (self.state.borrow(), Vec::<Chain>::new());
-        if component.is_empty() || !state.table.is_filterable(info) {
-            return chains;
+    pub fn reads_of(&self, caller: &Caller, info: &RequestInfo) -> (Vec<Chain>, u64) {
+        let (state, mut chains) = (self.state.borrow().clone(), Vec::<Chain>::new());
+        if !state.table.is_filterable(info) {
+            return (chains, 0);
         }
+        let reader = Reader::of(caller, state.knows_accounts);
+        let (name, edition) = state.known_as(&reader, &info.group_resource());
         for verb in VERBS {
-            let chain = state.table.chain(component, &info.group, &info.resource, verb);
+            let chain = state.table.chain(name, &info.group, &info.resource, verb);
             if !chain.is_empty() && chains.iter().all(|known| known.names() != chain.names()) {
                 chains.push(chain);
             }
         }
-        chains
+        (chains, edition)
     }
 
     /// Waits for the inputs that `chain` depends on. Without members the filters hide what depends on them, and without the
@@ -273,7 +315,7 @@ impl Approved {
         let Some(key) = self.key.filter(|key| key.verb == Verb::Watch) else {
             return response;
         };
-        let changed = key.changed(self.chain.names());
+        let changed = key.changed(self.edition);
         response.map(|body| {
             let frames = BodyStream::new(body).take_until(Box::pin(changed));
             StreamBody::new(frames).boxed_unsync()
@@ -281,21 +323,28 @@ impl Approved {
     }
 }
 
+// === impl Reader ===
+
+impl Reader {
+    fn of(caller: &Caller, reads_account: bool) -> Self {
+        Self {
+            component: caller.component.clone(),
+            account: reads_account.then(|| caller.account()).flatten(),
+        }
+    }
+}
+
 // === impl Key ===
 
 impl Key {
-    fn chain(&self) -> Chain {
-        let GroupResource { group, resource } = &self.resource;
-        self.state
-            .borrow()
-            .table
-            .chain(&self.component, group, resource, self.verb)
-            .about(self.namespace.as_deref(), self.name.as_deref())
+    fn edition(&self) -> u64 {
+        let state = self.state.borrow();
+        state.known_as(&self.reader, &self.resource).1
     }
 
-    /// Resolves when the filters are no longer `names`.
-    async fn changed(mut self, names: Vec<&'static str>) {
-        while self.chain().names() == names {
+    /// Resolves when the filters of the request are of another edition.
+    async fn changed(mut self, edition: u64) {
+        while self.edition() == edition {
             if self.state.changed().await.is_err() {
                 // The hub stops, which ends the watch.
                 return std::future::pending().await;

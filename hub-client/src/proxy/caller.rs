@@ -15,8 +15,8 @@ use yurt_apimachinery::Status;
 use yurt_runtime::http::server::{KnownCaller, Peer, Rank};
 
 use crate::cache::agents::Agents;
+use crate::client_name::is_component;
 use crate::config::NodeIdentity;
-use crate::filter::binding::entry::is_component;
 use crate::offline::tokens::claims;
 use node::NodeRule;
 use token::NodeToken;
@@ -33,8 +33,8 @@ pub struct Callers {
 /// Caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// First part of the User-Agent, lower case, validated; empty if there is none. Selects filters and caching, never
-    /// rights.
+    /// First part of the User-Agent, lower case, validated; empty if there is none. Selects filters and caching, unless
+    /// ConfigMap `yurt-hub-cfg` names the service account; never rights.
     pub component: String,
     /// Credential that determines the rights.
     pub credential: Credential,
@@ -152,14 +152,21 @@ impl Caller {
         self.credential == Credential::Node && self.component == component
     }
 
+    /// Returns the service account that its token claims; `None` for any other caller. The cloud verifies the claim
+    /// before it answers the first read with this token.
+    #[must_use]
+    pub fn account(&self) -> Option<String> {
+        match &self.credential {
+            Credential::Token(token) => claims::account_of(token),
+            Credential::Node | Credential::Certificate { .. } => None,
+        }
+    }
+
     /// Returns the name under which this caller's reads are cached: its service account if `cache_agents` names that, else
-    /// its component. The account is the claim of its token, which the cloud verifies before it answers the first read.
+    /// its component.
     #[must_use]
     pub fn cached_as(&self, agents: &Agents) -> Cow<'_, str> {
-        let account = match &self.credential {
-            Credential::Token(token) if agents.names_accounts() => claims::account_of(token),
-            _ => None,
-        };
+        let account = agents.names_accounts().then(|| self.account()).flatten();
         let named = account.filter(|account| agents.names(account));
         named.map_or(Cow::Borrowed(&self.component), Cow::Owned)
     }

@@ -21,6 +21,7 @@ use yurt_codec::negotiation::{body_format, body_json};
 use yurt_runtime::http::{APPLICATION_JSON, Body, full, holding, inflate_for, read_body};
 use yurt_storage::Replica;
 
+use super::approver::Approved;
 use super::bodies::Bodies;
 use super::cached::{Cached, FIRST_LIST_MAX, Head, is_node, reader_of};
 use super::caller::{Caller, Credential};
@@ -173,19 +174,15 @@ impl Cached {
         request: &Request<B>,
         info: &RequestInfo,
         caller: &Caller,
-        chain: &Chain,
+        approved: &Approved,
     ) -> Result<Option<Response<Body>>, Status> {
-        let edition = self
-            .local
-            .derived
-            .editions()
-            .of(&caller.component, &info.group_resource());
-        if !matches!(info.verb, Verb::List | Verb::Watch) || (chain.is_empty() && edition == 0) {
+        let has_no_view = approved.chain.is_empty() && approved.edition == 0;
+        if !matches!(info.verb, Verb::List | Verb::Watch) || has_no_view {
             return Ok(None);
         }
-        match self.filtered_view(request, info, caller, chain, edition).await {
+        match self.filtered_view(request, info, caller, approved).await {
             // The client may keep some objects as the former filters showed them until these change.
-            Err(_) if chain.is_empty() => Ok(None),
+            Err(_) if approved.chain.is_empty() => Ok(None),
             answered => answered.map(Some),
         }
     }
@@ -195,9 +192,9 @@ impl Cached {
         request: &Request<B>,
         info: &RequestInfo,
         caller: &Caller,
-        chain: &Chain,
-        edition: u64,
+        approved: &Approved,
     ) -> Result<Response<Body>, Status> {
+        let chain = &approved.chain;
         let kind = kind_of(info)?;
         if info.subresource.is_some() {
             return Err(Status::unknown_resource());
@@ -213,9 +210,9 @@ impl Cached {
         }
         options(request.uri().query(), info.verb == Verb::Watch, kind, info)?;
         let unavailable = |why: &str| {
-            let (resource, component) = (kind.group_resource(), &caller.component);
             let why = format!(
-                "{resource} cannot be filtered by {:?} for {component}: {why}",
+                "{} cannot be filtered by {:?}: {why}",
+                kind.group_resource(),
                 chain.names()
             );
             Status::service_unavailable(why, RETRY_AFTER)
@@ -235,7 +232,7 @@ impl Cached {
         let (selected, info) = head.of_selection(kind)?;
         let answered = self
             .local
-            .answer_view(&selected, &info, &replica, (chain, edition), !is_node(caller))
+            .answer_view(&selected, &info, &replica, approved, !is_node(caller))
             .await?;
         answered.ok_or_else(|| unavailable("the view has no answer"))
     }

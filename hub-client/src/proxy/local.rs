@@ -9,6 +9,7 @@ use yurt_apimachinery::{RequestInfo, ResourceKind, ResourceVersion, Status, Verb
 use yurt_runtime::http::Body;
 use yurt_storage::{Replica, SharedCollection};
 
+use super::approver::Approved;
 use super::authorize::Authorizer;
 use super::caller::Caller;
 use super::screen::is_impersonating;
@@ -54,8 +55,9 @@ impl Local {
         request: &Request<B>,
         info: &RequestInfo,
         caller: &Caller,
-        chain: &Chain,
+        approved: &Approved,
     ) -> Result<Option<Response<Body>>, Status> {
+        let Approved { chain, edition, .. } = approved;
         let Some(replica) = self
             .data
             .serving(&info.group, &info.resource)
@@ -68,7 +70,7 @@ impl Local {
         let kind = replica.collection().kind();
         let impersonates = is_impersonating(request.headers());
         if !chain.is_empty() {
-            require_filterable(info, kind, caller, impersonates)?;
+            require_filterable(info, kind, chain, impersonates)?;
         }
         // Only the cloud knows the rights of the user that this caller impersonates.
         if info.version != kind.version || info.subresource.is_some() || impersonates {
@@ -98,13 +100,10 @@ impl Local {
             let why = format!("{} is not complete on this node yet, please try again", replica.name());
             return Err(Status::too_many_requests(&why, 1));
         }
-        let edition = self.derived.editions().of(&caller.component, &info.group_resource());
-        if !chain.is_empty() || edition != 0 {
+        if !chain.is_empty() || *edition != 0 {
             // A caller cannot make further collections of pool data, so their views are few.
             let is_of_tokens = false;
-            return self
-                .answer_view(request, info, &replica, (chain, edition), is_of_tokens)
-                .await;
+            return self.answer_view(request, info, &replica, approved, is_of_tokens).await;
         }
         let source = Source {
             collection: replica.collection(),
@@ -116,7 +115,7 @@ impl Local {
         self.serving.answer(request, info, source).await
     }
 
-    /// Answers from the view of `replica` through a chain, of an edition; `is_of_tokens` as in [`Derived::of`].
+    /// Answers from the view of `replica` through the filters of a request; `is_of_tokens` as in [`Derived::of`].
     ///
     /// # Errors
     /// As [`Derived::of`] and [`Serving::answer`].
@@ -125,10 +124,10 @@ impl Local {
         request: &Request<B>,
         info: &RequestInfo,
         replica: &Arc<Replica>,
-        (chain, edition): (&Chain, u64),
+        Approved { chain, edition, .. }: &Approved,
         is_of_tokens: bool,
     ) -> Result<Option<Response<Body>>, Status> {
-        let view = self.derived.of(replica, chain, edition, is_of_tokens).await?;
+        let view = self.derived.of(replica, chain, *edition, is_of_tokens).await?;
         let source = Source {
             collection: view.collection(),
             gone: view.ended(),
@@ -185,17 +184,14 @@ fn is_object(info: &RequestInfo) -> bool {
 fn require_filterable(
     info: &RequestInfo,
     kind: &ResourceKind,
-    caller: &Caller,
+    chain: &Chain,
     impersonates: bool,
 ) -> Result<(), Status> {
     if info.version != kind.version || info.subresource.is_some() {
         return Err(Status::unknown_resource());
     }
     if impersonates {
-        let why = format!(
-            "the view of {} is filtered and does not support impersonation",
-            caller.component
-        );
+        let why = format!("its filters {:?} do not support impersonation", chain.names());
         return Err(Status::forbidden_because(
             &info.group_resource(),
             info.name.as_deref().unwrap_or_default(),
@@ -265,7 +261,6 @@ mod tests {
         Local {
             derived: Derived::new(
                 LiveInputs::new(node, data.clone(), watch::Sender::default().subscribe()),
-                Arc::default(),
                 TaskGroup::new(),
             ),
             mode: WorkingMode::Edge,
@@ -299,7 +294,7 @@ mod tests {
         let code = async |path: &str| {
             let request = Request::builder().uri(path).body(()).unwrap();
             let info = RequestInfo::parse("GET", request.uri().path(), request.uri().query()).unwrap();
-            match local.answer(&request, &info, &kubelet, &Chain::default()).await {
+            match local.answer(&request, &info, &kubelet, &Approved::default()).await {
                 Ok(answer) => answer.map(|answer| answer.status().as_u16()),
                 Err(status) => Some(status.code()),
             }

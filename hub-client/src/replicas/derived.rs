@@ -7,7 +7,6 @@
 //! A view is created for its first request and dropped an hour after its last one. It is replaced by a new one when its
 //! source begins another generation. Its readers end cleanly then; they resume at the new view and receive everything.
 
-pub mod editions;
 mod follow;
 pub mod inputs;
 
@@ -26,7 +25,6 @@ use yurt_storage::serve::WAIT_FOR_RV;
 use yurt_storage::{Replica, SharedCollection};
 
 use crate::filter::{Chain, Verdict};
-use editions::Editions;
 use follow::Follow;
 use inputs::LiveInputs;
 
@@ -49,7 +47,6 @@ pub struct Derived(Arc<ViewsState>);
 struct ViewsState {
     inputs: LiveInputs,
     tasks: TaskGroup,
-    editions: Arc<Editions>,
     views: Mutex<BTreeMap<Key, Arc<View>>>,
     /// True once a view was dropped: clients may hold its states.
     has_dropped: AtomicBool,
@@ -73,20 +70,13 @@ pub struct View {
 impl Derived {
     /// Creates the state without a view. `tasks` owns the tasks of the views.
     #[must_use]
-    pub fn new(inputs: LiveInputs, editions: Arc<Editions>, tasks: TaskGroup) -> Self {
+    pub fn new(inputs: LiveInputs, tasks: TaskGroup) -> Self {
         Self(Arc::new(ViewsState {
             inputs,
             tasks,
-            editions,
             views: Mutex::default(),
             has_dropped: AtomicBool::new(false),
         }))
-    }
-
-    /// Editions of the bindings. A component whose filters changed gets another view, also if it has no filter now.
-    #[must_use]
-    pub fn editions(&self) -> &Editions {
-        &self.0.editions
     }
 
     /// The view of `replica` through `chain`, of `edition`. Waits for the first evaluation for at most [`WAIT_FOR_RV`];

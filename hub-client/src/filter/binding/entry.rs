@@ -1,14 +1,13 @@
 //! Entries of a filter's value in ConfigMap `yurt-hub-cfg`, separated by commas.
 //!
 //! `component` binds all resources and verbs of the filter, `component/resource#verb;verb` exactly these,
-//! `-component` removes a default of the filter.
+//! `-component` removes a default of the filter. A service account may stand in the place of a component to bind.
 
 use yurt_apimachinery::Verb;
 
+use crate::client_name::{COMPONENT_MAX, is_account, is_component};
 use crate::filter::Registration;
 
-/// Maximum length of a component's name: the first part of a User-Agent, bytes.
-pub const COMPONENT_MAX: usize = 63;
 /// Components of the hub itself, as upstream names them; their data is the source of all views.
 const OWN: [&str; 2] = ["yurthub", "leader-yurthub"];
 
@@ -23,7 +22,7 @@ pub struct Verbs {
     pub watch: bool,
 }
 
-/// Readable entry. Components are in lower case.
+/// Readable entry. Names are in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// All resources and verbs.
@@ -32,14 +31,6 @@ pub(super) enum Entry {
     BindExactly(String, usize, Verbs),
     /// No resource, although it is a default.
     Remove(String),
-}
-
-/// True if `name` is the name of a component: the begin of a User-Agent, in lower case. It is no path of a file.
-#[must_use]
-pub fn is_component(name: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
-    let begins = name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
-    begins && name.len() <= COMPONENT_MAX && name.bytes().all(is_part)
 }
 
 /// Splits a value into its entries, without spaces around them and without empty ones.
@@ -53,12 +44,12 @@ pub(super) fn split(value: &str) -> impl Iterator<Item = &str> {
 /// Reason, with the fix.
 pub(super) fn parse(entry: &str, registration: &Registration) -> Result<Entry, String> {
     if let Some(removed) = entry.strip_prefix('-') {
-        return Ok(Entry::Remove(component(removed.trim())?));
+        return Ok(Entry::Remove(name(removed.trim())?));
     }
-    let Some((name, scope)) = entry.split_once('/') else {
-        return Ok(Entry::Bind(component(entry)?));
+    let Some((client, scope)) = entry.split_once('/') else {
+        return Ok(Entry::Bind(name(entry)?));
     };
-    let name = component(name.trim())?;
+    let client = name(client.trim())?;
     let (resource, verbs) = scope
         .split_once('#')
         .ok_or("write component, or component/resource#verb;verb")?;
@@ -71,22 +62,23 @@ pub(super) fn parse(entry: &str, registration: &Registration) -> Result<Entry, S
         let handled: Vec<&str> = registration.resources.iter().map(|(_, plural)| *plural).collect();
         format!("the filter handles only {}", handled.join(", "))
     })?;
-    Ok(Entry::BindExactly(name, place, Verbs::parse(verbs)?))
+    Ok(Entry::BindExactly(client, place, Verbs::parse(verbs)?))
 }
 
-fn component(name: &str) -> Result<String, String> {
+/// Name of a component or of a service account, in lower case.
+fn name(name: &str) -> Result<String, String> {
     let lower = name.to_lowercase();
     if OWN.contains(&&*lower) {
         return Err("the hub's own requests are never filtered".to_owned());
     }
-    if is_component(&lower) {
+    if is_component(&lower) || is_account(&lower) {
         return Ok(lower);
     }
     Err(match name {
         "*" => "a wildcard is not supported; name each component".to_owned(),
         _ => format!(
             "{name:?} is no component: write the part of its User-Agent before the first slash, up to {COMPONENT_MAX} \
-             letters, digits, and the characters - _ ."
+             letters, digits, and the characters - _ ., or system:serviceaccount:NAMESPACE:NAME"
         ),
     })
 }

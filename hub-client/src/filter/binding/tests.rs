@@ -228,6 +228,33 @@ fn default_is_removed_or_narrowed_and_a_filter_that_is_off_is_bound() {
 }
 
 #[test]
+fn service_account_stands_in_the_place_of_a_component() {
+    let (agent, other) = ("system:serviceaccount:kube-system:agent", "system:serviceaccount:a.b:c");
+    let exact = format!("{agent}/endpointslices#list;watch, {other}");
+    let table = table(&[
+        ("filter_servicetopology", &exact),
+        ("masterservice", "System:ServiceAccount:Shop:web"),
+    ]);
+    assert_eq!(faults(&table), []);
+    assert_eq!(each(&table, agent, SLICES), VERBS.map(|_| vec!["servicetopology"]));
+    assert!(lists(&table, agent, ENDPOINTS).is_empty());
+    assert_eq!(lists(&table, other, ENDPOINTS), ["servicetopology"]);
+    let web = "system:serviceaccount:shop:web";
+    assert_eq!(lists(&table, web, SERVICES), ["masterservice"]);
+    assert_eq!(table.accounts().iter().collect::<Vec<_>>(), [other, agent, web]);
+    assert!(defaults().accounts().is_empty());
+    // With any resource: its callers read as their components before.
+    let changed = defaults().changes(&table);
+    assert_eq!(changed, table.changes(&defaults()));
+    for (group, resource) in [SERVICES, ENDPOINTS, SLICES, ("", "pods")] {
+        for account in [agent, other, web] {
+            assert!(changed.contains(&(account.to_owned(), GroupResource::new(group, resource))));
+        }
+    }
+    assert_eq!(changed.len(), 3 * 4);
+}
+
+#[test]
 fn entry_that_is_not_applied_is_reported_and_costs_no_other() {
     let long = "x".repeat(64);
     let cases = [
@@ -244,6 +271,12 @@ fn entry_that_is_not_applied_is_reported_and_costs_no_other() {
         "a b",
         "YurtHub",
         "/endpoints#list",
+        "system:serviceaccount:a",
+        "system:serviceaccount:a:",
+        "system:serviceaccount:a:b:c",
+        "system:node:n1",
+        "-system:serviceaccount:a:b",
+        "system:serviceaccount:a:b/endpointslices",
         &long,
     ];
     for case in cases {
@@ -322,7 +355,7 @@ fn what_is_read_is_bounded() {
 /// Texts near the syntax, and any others.
 fn value() -> impl Strategy<Value = String> {
     let entry = prop_oneof![
-        "[-]?(kube-proxy|kubelet|coredns|a|B|\\*|yurthub)",
+        "[-]?(kube-proxy|kubelet|coredns|a|B|\\*|yurthub|system:serviceaccount:[a-c:]{0,4})",
         "[-]?(a|kube-proxy)/(endpoints|endpointslices|services|pods)?#?(get|list|watch|put|;){0,4}",
         ".{0,12}",
     ];

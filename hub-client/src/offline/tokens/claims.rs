@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::cache::components::ACCOUNT_PREFIX;
+use crate::client_name::ACCOUNT_PREFIX;
 
 /// Returns the Unix second in claim `exp` of a JWT; `None` for any other token. The signature is not verified.
 #[must_use]

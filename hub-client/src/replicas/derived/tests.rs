@@ -48,7 +48,7 @@ impl World {
             _folder: folder,
             _data: data,
             replica,
-            derived: Derived::new(inputs, Arc::default(), TaskGroup::new()),
+            derived: Derived::new(inputs, TaskGroup::new()),
         }
     }
 
