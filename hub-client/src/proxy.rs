@@ -172,7 +172,7 @@ impl Proxy {
             false => self.calls.one_more(&caller)?,
         };
         let response = self.answer(request, &info, &caller, &approved).await?;
-        Ok(open_answers::counted(ending(approved.ending(response), ends), part))
+        Ok(open_answers::counted(ending(approved.ending(response)?, ends), part))
     }
 
     /// Answers a request whose filters are known.

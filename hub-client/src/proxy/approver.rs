@@ -311,15 +311,26 @@ impl Approved {
     }
 
     /// The same response; if it is a watch, it ends cleanly when other filters are bound to the request.
-    pub fn ending(self, response: Response<Body>) -> Response<Body> {
-        let Some(key) = self.key.filter(|key| key.verb == Verb::Watch) else {
-            return response;
+    ///
+    /// # Errors
+    /// 429 for a list if other filters have been bound since it was approved. The view of these may have passed the RV
+    /// of the list, and would not send what the former filters showed once more.
+    pub fn ending(self, response: Response<Body>) -> Result<Response<Body>, Status> {
+        let Some(key) = self.key.filter(|key| key.verb != Verb::Get) else {
+            return Ok(response);
         };
+        if key.verb == Verb::List {
+            let is_same = key.edition() == self.edition;
+            let why = "the filters of this list have changed, please try again";
+            return is_same
+                .then_some(response)
+                .ok_or_else(|| Status::too_many_requests(why, RETRY_AFTER));
+        }
         let changed = key.changed(self.edition);
-        response.map(|body| {
+        Ok(response.map(|body| {
             let frames = BodyStream::new(body).take_until(Box::pin(changed));
             StreamBody::new(frames).boxed_unsync()
-        })
+        }))
     }
 }
 

@@ -272,3 +272,27 @@ async fn change_of_a_callers_name_is_another_edition_and_ends_its_watches_alone(
         "what its component's filters showed is sent again"
     );
 }
+
+/// Its client would watch from it with the new filters, at an RV that the new view may have passed already.
+#[tokio::test]
+async fn list_through_filters_that_have_changed_since_is_not_answered() {
+    let folder = TestDir::new();
+    let (approver, state) = approver(&folder, false);
+    sync(&state, &[]);
+    let answered = || Response::new(yurt_runtime::http::empty());
+    for (path, expected) in [(SERVICES, Some(429)), ("/api/v1/namespaces/shop/services/web", None)] {
+        for component in ["agent", "coredns"] {
+            let approved = approver.approve(&caller(component), &get(path)).await.unwrap();
+            sync(&state, &[("masterservice", "agent")]);
+            let refused = approved.ending(answered()).err().map(|status| status.code());
+            assert_eq!(
+                refused,
+                expected.filter(|_| component == "agent"),
+                "{path} of {component}"
+            );
+            sync(&state, &[]);
+        }
+        let approved = approver.approve(&caller("agent"), &get(path)).await.unwrap();
+        assert!(approved.ending(answered()).is_ok(), "no change");
+    }
+}
