@@ -32,8 +32,7 @@ pub(crate) fn filters(data: &[u8]) {
     };
     let pools = [
         named(Members::Names(&members), Some(true)),
-        named(Members::Unknown, None),
-        named(Members::Missing, Some(false)),
+        named(Members::Unknown, Some(false)),
         Pool::NoPool,
         Pool::Unknown,
     ];

@@ -70,14 +70,12 @@ pub struct NodePool<'a> {
     pub host_network: Option<bool>,
 }
 
-/// Nodes in a pool.
+/// Nodes in a pool. A pool that does not exist has no nodes: a NodePool or labels that were removed by mistake look the
+/// same, and must not show the endpoints of the whole cluster.
 #[derive(Clone, Copy, Debug)]
 pub enum Members<'a> {
     /// Not known yet; see [`Pool::Unknown`].
     Unknown,
-    /// The pool does not exist, or pools are disabled: pool topology is ignored. The hub never reports it, because a pool
-    /// whose labels were removed by mistake looks the same: its members are unknown.
-    Missing,
     /// Names of the nodes, this node included if it is one.
     Names(&'a BTreeSet<String>),
 }

@@ -46,7 +46,6 @@ impl ObjectFilter for PoolEndpoints {
             Pool::Unknown => Members::Unknown,
         };
         let near = match members {
-            Members::Missing => return Verdict::Keep,
             Members::Names(names) if context.services.service(&service).is_some() => Near::Members(names),
             Members::Names(_) | Members::Unknown => return Verdict::Drop,
         };

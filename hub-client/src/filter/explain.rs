@@ -156,7 +156,6 @@ fn inputs(filter: &dyn ObjectFilter, kind: &ResourceKind, object: &Object, conte
             Pool::NoPool => format!("node {} is in no pool", context.node_name),
             Pool::Named(pool) => match pool.members {
                 Members::Unknown => format!("the members of pool {} are unknown", pool.name),
-                Members::Missing => format!("pool {} does not exist", pool.name),
                 Members::Names(names) => {
                     let names: Vec<&str> = names.iter().map(String::as_str).collect();
                     format!("pool {} has the nodes {}", pool.name, names.join(", "))

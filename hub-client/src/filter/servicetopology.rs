@@ -83,7 +83,6 @@ fn reach<'a>(service: &ObjectKey, context: &FilterContext<'a>) -> Reach<'a> {
         (NODE_POOL | ZONE, Pool::Unknown) => Reach::Unknown,
         (NODE_POOL | ZONE, Pool::Named(pool)) => match pool.members {
             Members::Unknown => Reach::Unknown,
-            Members::Missing => Reach::All,
             Members::Names(names) => Reach::Near(Near::Members(names)),
         },
         _ => Reach::All,

@@ -42,7 +42,6 @@ enum WorldPool {
 #[derive(Clone, Debug)]
 enum WorldMembers {
     Unknown,
-    Missing,
     Names(BTreeSet<String>),
 }
 
@@ -90,7 +89,6 @@ impl World {
                 name,
                 members: match members {
                     WorldMembers::Unknown => Members::Unknown,
-                    WorldMembers::Missing => Members::Missing,
                     WorldMembers::Names(names) => Members::Names(names),
                 },
                 host_network: *host_network,
@@ -122,7 +120,6 @@ impl WorldPool {
                     Value::Array(names) => {
                         WorldMembers::Names(names.iter().map(|name| name.as_str().unwrap().to_owned()).collect())
                     }
-                    other if other == "missing" => WorldMembers::Missing,
                     _ => WorldMembers::Unknown,
                 },
                 host_network: pool["hostNetwork"].as_bool(),

@@ -254,7 +254,6 @@ fn any_world() -> impl Strategy<Value = World> {
     let pools = [
         json!({"name": "east", "members": ["e1", "e2"]}),
         json!({"name": "void", "members": []}),
-        json!({"name": "east", "members": "missing"}),
         json!({"name": "east", "members": "unknown"}),
         json!("none"),
         json!("unknown"),
@@ -308,7 +307,6 @@ proptest! {
             (Some(Some("openyurt.io/nodepool" | "kubernetes.io/zone")), pool) => match pool {
                 Pool::NoPool => all(&is_here),
                 Pool::Named(NodePool { members: Members::Names(names), .. }) => all(&|node| names.contains(node)),
-                Pool::Named(NodePool { members: Members::Missing, .. }) => everything,
                 _ => hidden,
             },
             _ => everything,
