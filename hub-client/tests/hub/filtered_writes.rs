@@ -125,7 +125,9 @@ fn host_of(pod: &Value) -> &str {
 /// The pod that the list of `client` shows once it has this address.
 async fn listed(client: &Client, host: &str) -> Value {
     let shown = async || {
-        let pod = client.get(PODS).await.json()["items"][0].clone();
+        // A list that the change overtakes is refused.
+        let answer = Some(client.get(PODS).await).filter(|answer| answer.code != 429)?;
+        let pod = answer.json()["items"][0].clone();
         (host_of(&pod) == host).then_some(pod)
     };
     eventually("the list must show the pod with this address", shown).await
