@@ -135,7 +135,7 @@ pub fn document(format: Format, pretty: bool, json: &Bytes) -> Bytes {
 }
 
 fn to_protobuf(json: &Bytes) -> Option<Bytes> {
-    let TypeMeta { api_version, kind } = TypeMeta::peek(json).ok()?;
+    let TypeMeta { api_version, kind } = TypeMeta::first(json)?;
     let message = protobuf::message(&api_version, &kind)?;
     let encoded = protobuf::encode(message, json).ok()?;
     Some(protobuf::envelope(&api_version, &kind, &encoded.bytes).into())

@@ -9,6 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::json_text;
+use crate::json_text::scan::first_member;
 use crate::kind::SelectableField;
 use crate::mapping::Mapping;
 use crate::selector::Labels;
@@ -63,6 +64,17 @@ impl TypeMeta {
         Ok(Self {
             api_version: api_version.unwrap_or_default(),
             kind: kind.unwrap_or_default(),
+        })
+    }
+
+    /// The type of valid JSON with one `apiVersion` and one `kind`: what follows them is not read. `None` if one is absent
+    /// or no text.
+    #[must_use]
+    pub fn first(json: &[u8]) -> Option<Self> {
+        let text = |name| serde_json::from_slice(json.get(first_member(json, 0, name)?.value)?).ok();
+        Some(Self {
+            api_version: text("apiVersion")?,
+            kind: text("kind")?,
         })
     }
 }

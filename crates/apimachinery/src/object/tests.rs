@@ -314,6 +314,19 @@ fn type_meta_can_be_peeked() {
     let peeked = TypeMeta::peek(br#"{"kind":"Pod","metadata":{}}"#).unwrap();
     assert_eq!((peeked.kind.as_str(), peeked.api_version.as_str()), ("Pod", ""));
     assert!(TypeMeta::peek(b"[1]").is_err() && TypeMeta::peek(br#"{"kind":1}"#).is_err());
+    for body in [
+        r#"{"kind":"Pod","apiVersion":"v1","metadata":{"kind":"Node"}}"#,
+        r#" {"spec":{"apiVersion":"v2"}, "apiVersion" : "v1", "k\u0069nd":"P\u006fd"}"#,
+    ] {
+        assert_eq!(TypeMeta::first(body.as_bytes()), TypeMeta::peek(body.as_bytes()).ok());
+    }
+    for body in [
+        r#"{"kind":"Pod","metadata":{"apiVersion":"v1"}}"#,
+        r#"{"kind":"Pod","apiVersion":1}"#,
+        "[]",
+    ] {
+        assert_eq!(TypeMeta::first(body.as_bytes()), None, "{body}");
+    }
 }
 
 /// Values of a type other than expected.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::TranscodeError;
-use yurt_apimachinery::json_text::scan::{skip_blank, skip_value};
+use yurt_apimachinery::json_text::scan::{find_quote_or_escape, skip_blank, skip_value};
 
 /// Walks JSON once. The text is expected to be checked JSON; on anything else it fails, it never panics.
 pub(super) struct Cursor<'a> {
@@ -79,10 +79,13 @@ impl<'a> Cursor<'a> {
         if self.peek() != b'"' {
             return None;
         }
-        let rest = self.json.get(self.at + 1..)?;
-        let len = memchr::memchr2(b'"', b'\\', rest)?;
-        let inside = rest.get(..len).filter(|_| rest.get(len) == Some(&b'"'))?;
-        self.at += len + 2;
+        let start = self.at + 1;
+        let end = find_quote_or_escape(self.json, start)?;
+        let inside = self
+            .json
+            .get(start..end)
+            .filter(|_| self.json.get(end) == Some(&b'"'))?;
+        self.at = end + 1;
         Some(inside)
     }
 
