@@ -30,9 +30,12 @@ impl<'a> Cursor<'a> {
     /// Steps over one byte if it comes next.
     #[inline]
     pub(super) fn eat(&mut self, byte: u8) -> bool {
-        let is_next = self.peek() == byte;
-        self.at += usize::from(is_next);
-        is_next
+        // Not `self.at += usize::from(is_next)`: rustc 1.95 miscompiles it at levels 2 and 3 without overflow checks.
+        if self.peek() != byte {
+            return false;
+        }
+        self.at += 1;
+        true
     }
 
     #[inline]
