@@ -344,10 +344,10 @@ fn cause_in_h2<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a h2::Error> {
     causes.find_map(|error| error.downcast_ref())
 }
 
-/// True if the server refused the stream, or announced that it will not process it (RFC 9113, 6.8 and 8.7).
+/// True if the server refused the stream, or announced that it will not process it (RFC 9113, 6.8 and 8.7). A GOAWAY is
+/// the error only of streams above its last one, with any error code; the others continue.
 fn is_unprocessed(error: &h2::Error) -> bool {
-    let is_graceful = error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
-    error.is_remote() && (is_graceful || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+    error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
 impl Drop for Stream {

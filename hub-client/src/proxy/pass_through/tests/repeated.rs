@@ -23,8 +23,8 @@ const END_HEADERS: u8 = 4;
 const REFUSED: [u8; 4] = [0, 0, 0, 7];
 /// The indexed header `:status: 200` (RFC 7541, appendix A).
 const STATUS_200: [u8; 1] = [0x88];
-/// `SETTINGS_INITIAL_WINDOW_SIZE` of 1 MiB.
-const WIDE_WINDOW: [u8; 6] = [0, 4, 0, 16, 0, 0];
+/// `SETTINGS_INITIAL_WINDOW_SIZE` of 1 MiB, and two `SETTINGS_MAX_CONCURRENT_STREAMS`.
+const LIMITS: [u8; 12] = [0, 4, 0, 16, 0, 0, 0, 3, 0, 0, 0, 2];
 
 /// The server's end of a connection.
 struct Frames(TcpStream);
@@ -34,7 +34,7 @@ impl Frames {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.read_exact(&mut [0; 24]).await.unwrap();
         let mut this = Self(stream);
-        this.write(SETTINGS, 0, 0, &WIDE_WINDOW).await;
+        this.write(SETTINGS, 0, 0, &LIMITS).await;
         this.write(WINDOW_UPDATE, 0, 0, &[0, 16, 0, 0]).await;
         this
     }
@@ -68,6 +68,10 @@ impl Frames {
     async fn answer(&mut self, stream: u8) {
         self.write(HEADERS, END_HEADERS | END_STREAM, stream, &STATUS_200).await;
     }
+
+    async fn go_away(&mut self, last: u8, code: u8) {
+        self.write(GOAWAY, 0, 0, &[0, 0, 0, last, 0, 0, 0, code]).await;
+    }
 }
 
 /// A server, and the sender of writes to it.
@@ -86,6 +90,14 @@ async fn write(to: &PassThrough, body: impl Into<Bytes>) -> Result<StatusCode, S
 /// kube-apiserver sends such a GOAWAY while it stops, after a 401, and by `--goaway-chance`.
 #[tokio::test]
 async fn write_above_the_last_stream_of_a_goaway_is_sent_again_and_the_one_below_it_is_answered() {
+    const INTERNAL_ERROR: u8 = 2;
+    const ENHANCE_YOUR_CALM: u8 = 11;
+    for code in [0, INTERNAL_ERROR, ENHANCE_YOUR_CALM] {
+        write_around_a_goaway(code).await;
+    }
+}
+
+async fn write_around_a_goaway(code: u8) {
     let (tasks, second) = (TaskGroup::new(), Notify::new());
     let (listener, to) = scene(&tasks).await;
     let serving = async {
@@ -93,7 +105,7 @@ async fn write_above_the_last_stream_of_a_goaway_is_sent_again_and_the_one_below
         assert_eq!(old.request().await, (1, b"one".to_vec()));
         second.notify_one();
         assert_eq!(old.request().await, (3, b"two".to_vec()));
-        old.write(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]).await;
+        old.go_away(1, code).await;
         let mut new = Frames::accept(&listener).await;
         assert_eq!(new.request().await, (1, b"two".to_vec()));
         new.answer(1).await;
@@ -102,7 +114,7 @@ async fn write_above_the_last_stream_of_a_goaway_is_sent_again_and_the_one_below
     };
     let two = async {
         second.notified().await;
-        assert_eq!(write(&to, "two").await.unwrap(), StatusCode::OK);
+        assert_eq!(write(&to, "two").await.unwrap(), StatusCode::OK, "code {code}");
     };
     let one = async { assert_eq!(write(&to, "one").await.unwrap(), StatusCode::OK) };
     tokio::join!(serving, one, two);
