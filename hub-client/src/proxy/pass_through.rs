@@ -39,8 +39,10 @@ const COPY_BUFFER: usize = 16 * 1024;
 
 /// Maximum wait for the first judgement about the cloud, after the hub's start.
 const JUDGED_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of attempts to send a request.
+/// Maximum number of attempts to send a request, without those over connections that go away.
 const ATTEMPTS: usize = 3;
+/// Maximum number of attempts over connections that go away: more than a lane has, as a rule.
+const STALE_MAX: usize = 8;
 
 /// Sender of requests to the cloud.
 pub struct PassThrough {
@@ -92,8 +94,8 @@ impl PassThrough {
         let body = self.counted(Direction::Sent, info, caller, body);
         let mut outgoing = Outgoing::new(forwardable(head), body);
         te.map(|te| outgoing.head.headers.insert(TE, te));
-        let (mut failed, mut attempt) = (None, 0);
-        while let Some(place) = next_place(&places, attempt).filter(|_| outgoing.is_whole()) {
+        let (mut failed, mut attempt, mut stale) = (None, 0, 0);
+        while let Some(place) = next_place(&places, attempt, stale).filter(|_| outgoing.is_whole()) {
             let server = self.cloud.at(place);
             let lane = forwarding(server, caller).lane_for(info);
             attempt += 1;
@@ -120,6 +122,7 @@ impl PassThrough {
                     return Ok(open_answers::counted(response, part));
                 }
                 Some(Err(error)) => {
+                    stale += usize::from(error.is_stale);
                     let may_repeat = error.is_unprocessed || outgoing.is_idempotent();
                     failed = Some(self.unreachable(&error.error, may_repeat));
                     if !(error.is_unprocessed || outgoing.is_safe()) {
@@ -249,9 +252,10 @@ fn not_repeatable(why: &str) -> Status {
     Status::failure(504, reason::TIMEOUT, message)
 }
 
-/// Returns the server of an attempt: each candidate once, and a single one twice.
-fn next_place(places: &[usize], attempt: usize) -> Option<usize> {
-    let attempts = places.len().clamp(2, ATTEMPTS);
+/// Returns the server of an attempt: each candidate once, and a single one twice. The `stale` attempts so far do not count:
+/// their connections went away.
+fn next_place(places: &[usize], attempt: usize, stale: usize) -> Option<usize> {
+    let attempts = places.len().clamp(2, ATTEMPTS) + stale.min(STALE_MAX);
     (attempt < attempts).then(|| places[attempt % places.len()])
 }
 

@@ -87,6 +87,8 @@ pub struct SendError {
     pub error: ClientError,
     /// True if the server certainly did not act on the request.
     pub is_unprocessed: bool,
+    /// True if the server certainly did not act on it because its connection goes away.
+    pub is_stale: bool,
 }
 
 /// Runs the parts of a connection as tasks of the lane's group.
@@ -310,6 +312,7 @@ impl Slot {
         *request.uri_mut() = server.uri(request.uri()).map_err(|error| SendError {
             error,
             is_unprocessed: true,
+            is_stale: false,
         })?;
         *request.version_mut() = Version::HTTP_2;
         match self.sender.try_send_request(request).await {
@@ -325,13 +328,16 @@ impl Slot {
             Err(mut failed) => {
                 let is_unsent = failed.take_message().is_some();
                 let cause = cause_in_h2(failed.error());
-                if is_unsent || cause.is_some_and(h2::Error::is_go_away) {
+                let is_unprocessed = is_unsent || cause.is_some_and(is_unprocessed);
+                let has_ended = is_unsent || cause.is_some_and(h2::Error::is_go_away);
+                if has_ended {
                     // hyper notices only with the next request that the connection takes no more.
                     self.lane.leave(self.number.0);
                 }
                 Err(SendError {
                     error: ClientError::of_request(server.server(), failed.error()),
-                    is_unprocessed: is_unsent || cause.is_some_and(is_unprocessed),
+                    is_unprocessed,
+                    is_stale: is_unprocessed && has_ended,
                 })
             }
         }

@@ -120,6 +120,65 @@ async fn write_around_a_goaway(code: u8) {
     tokio::join!(serving, one, two);
 }
 
+#[test]
+fn attempts_over_connections_that_go_away_do_not_count_up_to_a_limit() {
+    let attempts = |places: &[usize], stale| {
+        (0..)
+            .take_while(|attempt| next_place(places, *attempt, stale).is_some())
+            .count()
+    };
+    assert_eq!(
+        [attempts(&[0], 0), attempts(&[0, 1], 0), attempts(&[0, 1, 2, 3], 0)],
+        [2, 2, 3]
+    );
+    assert_eq!([attempts(&[0], 1), attempts(&[0, 1, 2], 2)], [3, 5]);
+    assert_eq!(attempts(&[0], usize::MAX), 2 + STALE_MAX);
+}
+
+/// A connection stays in its lane after a GOAWAY while it has streams.
+#[tokio::test]
+async fn write_is_sent_past_all_connections_that_went_away() {
+    let (tasks, freed) = (TaskGroup::new(), Notify::new());
+    let (listener, to) = scene(&tasks).await;
+    let serving = async {
+        let mut one = Frames::accept(&listener).await;
+        for stream in [1, 3] {
+            assert_eq!(one.request().await, (stream, b"first".to_vec()));
+            one.answer(stream).await;
+        }
+        for stream in [5, 7] {
+            assert_eq!(one.request().await, (stream, b"held".to_vec()));
+        }
+        let mut other = Frames::accept(&listener).await;
+        assert_eq!(other.request().await, (1, b"held".to_vec()));
+        one.go_away(7, 0).await;
+        other.go_away(1, 0).await;
+        one.answer(7).await;
+        let mut new = Frames::accept(&listener).await;
+        assert_eq!(new.request().await, (1, b"last".to_vec()));
+        new.answer(1).await;
+        one.answer(5).await;
+        other.answer(1).await;
+        (one, other, new)
+    };
+    let writing = async {
+        // The lane knows the limit of streams with the second one.
+        for _ in 0..2 {
+            assert_eq!(write(&to, "first").await.unwrap(), StatusCode::OK);
+        }
+        let held = async || {
+            assert_eq!(write(&to, "held").await.unwrap(), StatusCode::OK);
+            freed.notify_one();
+        };
+        let last = async {
+            freed.notified().await;
+            assert_eq!(write(&to, "last").await.unwrap(), StatusCode::OK);
+        };
+        tokio::join!(held(), held(), held(), last);
+    };
+    tokio::join!(serving, writing);
+}
+
 #[tokio::test]
 async fn refused_write_is_sent_again_over_the_same_connection_if_it_is_short() {
     const LONG: usize = 100 << 10;
