@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::Response;
-use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry};
 use yurt_runtime::Clock;
 use yurt_runtime::fair_queue::Refusals;
 use yurt_runtime::http::Body;
@@ -52,9 +52,9 @@ pub(crate) struct Metrics {
 /// Disk use of the store's file; set at every scrape.
 struct DiskMetrics {
     disk: OnceLock<Arc<Disk>>,
-    errors: IntGaugeVec,
-    written: prometheus::IntGauge,
-    syncs: prometheus::IntGauge,
+    errors: IntCounterVec,
+    written: IntCounter,
+    syncs: IntCounter,
     size: prometheus::IntGauge,
 }
 
@@ -232,40 +232,60 @@ pub(crate) fn counters(
 
 impl DiskMetrics {
     fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let errors = IntGaugeVec::new(
-            Opts::new(
-                "yurt_coordinator_storage_errors_total",
-                "Transactions the store's file refused, by reason: full, io or corrupt.",
-            ),
-            &["reason"],
-        )?;
-        registry.register(Box::new(errors.clone()))?;
-        let gauge = |name: &str, help: &str| {
-            let gauge = prometheus::IntGauge::new(name, help)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
+        let counter = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
         };
+        let size = prometheus::IntGauge::new("yurt_coordinator_storage_file_bytes", "Size of the store's file.")?;
+        registry.register(Box::new(size.clone()))?;
         Ok(Self {
             disk: OnceLock::new(),
-            errors,
-            written: gauge(
+            errors: counters(
+                registry,
+                "yurt_coordinator_storage_errors_total",
+                "Transactions the store's file refused, by reason: full, io or corrupt.",
+                &["reason"],
+            )?,
+            written: counter(
                 "yurt_coordinator_storage_written_bytes_total",
                 "Bytes written to the store's file.",
             )?,
-            syncs: gauge("yurt_coordinator_storage_syncs_total", "Flushes of the store's file.")?,
-            size: gauge("yurt_coordinator_storage_file_bytes", "Size of the store's file.")?,
+            syncs: counter("yurt_coordinator_storage_syncs_total", "Flushes of the store's file.")?,
+            size,
         })
     }
 
     fn update(&self) {
         let Some(disk) = self.disk.get() else { return };
         let stats = disk.stats();
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let raise = |counter: &IntCounter, to: u64| counter.inc_by(to.saturating_sub(counter.get()));
         for (reason, count) in [("full", stats.full), ("io", stats.io), ("corrupt", stats.corrupt)] {
-            self.errors.with_label_values(&[reason]).set(number(count));
+            raise(&self.errors.with_label_values(&[reason]), count);
         }
-        self.written.set(number(stats.bytes_written));
-        self.syncs.set(number(stats.syncs));
-        self.size.set(number(stats.file_bytes));
+        raise(&self.written, stats.bytes_written);
+        raise(&self.syncs, stats.syncs);
+        self.size.set(i64::try_from(stats.file_bytes).unwrap_or(i64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_test_support::misnamed_counters;
+
+    use super::*;
+
+    #[test]
+    fn name_ends_in_total_if_it_is_a_counter() {
+        let metrics = Metrics::new().unwrap();
+        // A family with labels is empty until it has a series.
+        metrics.disk.errors.with_label_values(&["io"]);
+        metrics.requests_in_flight("readOnly", (0, 0));
+        metrics.rejections("readOnly");
+        metrics.custom_loaded(None);
+        metrics.forgery_confirmed("core-pods");
+        let text = metrics.scrape(|| {});
+        assert!(text.contains("storage_errors_total"));
+        assert_eq!(misnamed_counters(&text), [""; 0]);
     }
 }

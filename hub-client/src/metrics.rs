@@ -169,3 +169,27 @@ fn counter(short: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
 fn gauge(short: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
     IntGauge::with_opts(name(short, help))
 }
+
+#[cfg(test)]
+mod tests {
+    use yurt_test_support::misnamed_counters;
+
+    use super::*;
+
+    #[test]
+    fn name_ends_in_total_if_it_is_a_counter_except_for_upstreams_names() {
+        let metrics = Metrics::new().unwrap();
+        // A family with labels is empty until it has a series.
+        for family in [&metrics.relay_refused, &metrics.requests] {
+            family.with_label_values(&["x"]);
+        }
+        for family in [&metrics.reachable, &metrics.leads] {
+            family.with_label_values(&["x"]);
+        }
+        let of_upstream = [
+            "# TYPE node_yurthub_in_flight_requests_total gauge",
+            "# TYPE node_yurthub_rejected_requests_counter counter",
+        ];
+        assert_eq!(misnamed_counters(&metrics.registry.render()), of_upstream);
+    }
+}

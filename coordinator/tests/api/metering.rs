@@ -10,7 +10,9 @@ const OF_MAPS: &str = r#"group="",resource="configmaps""#;
 
 async fn metrics(admin: &Client) -> String {
     let metrics = admin.get("/metrics").await.expect(200);
-    metrics.as_str().expect("metrics are text").to_owned()
+    let text = metrics.as_str().expect("metrics are text").to_owned();
+    assert_eq!(yurt_test_support::misnamed_counters(&text), [""; 0]);
+    text
 }
 
 /// Conformance: 1.72

@@ -12,11 +12,13 @@ pub mod fault_fs;
 mod files;
 pub mod golden;
 mod growth;
+mod metrics;
 mod pki;
 mod waiting;
 
 pub use files::TestDir;
 pub use growth::{LINEAR, cpu_seconds, growth};
+pub use metrics::misnamed_counters;
 pub use pki::TestPki;
 pub use waiting::{PATIENCE, eventually};
 
