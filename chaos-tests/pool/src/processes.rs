@@ -58,7 +58,7 @@ use run::RunOutcome;
 /// Arguments of `cargo xtask chaos`.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Run models and simulations with small bounds, and a minute of faults (the default)
+    /// Run models and simulations with small bounds, and 75 s of faults (the default)
     #[arg(long)]
     quick: bool,
     /// Use large bounds, then run pools one after the other until --hours are over

@@ -10,8 +10,8 @@ const UNLIMITED: u64 = 1 << 20;
 /// Raises the soft limit to the hard limit, since many processes begin with 1,024 although more is allowed. Returns the
 /// limit.
 ///
+/// # Errors
 /// The kernel's reason; the limit is unchanged.
-/// The kernel's reason; the limit is as it was.
 pub fn raise() -> std::io::Result<usize> {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(UNLIMITED);

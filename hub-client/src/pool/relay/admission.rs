@@ -86,7 +86,7 @@ impl Refusal {
 // === impl Admission ===
 
 impl Admission {
-    /// Creates a admission that admits tunnels to `targets` only.
+    /// Creates an admission of tunnels to `targets` only.
     #[must_use]
     pub fn new(targets: Vec<ConnectTarget>) -> Self {
         Self {
