@@ -401,6 +401,18 @@ async fn history_of_a_snapshot_counts_among_the_bytes_that_arrive() {
     assert!((9_000..20_000).contains(&arriving), "{arriving}");
 }
 
+/// A snapshot that waits for bodies has each missing key twice: in its index, and among those that are to come.
+#[tokio::test]
+async fn missing_keys_of_a_snapshot_count_among_the_bytes_that_arrive() {
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_of(&disk.disk, 60_000);
+    let name = "x".repeat(9_000);
+    let index = |name: &str| json!({"at": "7", "index": [[format!("x/{name}"), "5"]]});
+    take(&feed, "services/snapshot", index(&name)).await.unwrap();
+    let arriving = collection.arriving().bytes();
+    assert!((18_000..20_000).contains(&arriving), "{arriving}");
+}
+
 /// The leader takes a resource out of the scope while a call about it runs. What came with that call holds no room that
 /// nothing would free.
 #[tokio::test]

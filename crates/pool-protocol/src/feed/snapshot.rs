@@ -9,7 +9,7 @@ use super::events::require_mark;
 use super::{BodiesCall, Refusal, SnapshotCall};
 use crate::fence::Claim;
 
-/// Approximate bytes of an index entry in addition to its key.
+/// Approximate bytes of an entry of the index, or of the missing keys, in addition to its key.
 const ENTRY_BYTES: usize = 64;
 
 /// Bodies of a snapshot that have arrived, by key, wherever they are kept.
@@ -156,9 +156,10 @@ impl<B: Bodies> Pending<B> {
         }
     }
 
-    /// Bytes of the index, of the history and of the bodies that have arrived.
+    /// Bytes of the index, of the missing keys, of the history and of the bodies that have arrived.
     fn bytes(&self) -> usize {
-        let index: usize = self.index.keys().map(|key| key.len() + ENTRY_BYTES).sum();
+        let keys = self.index.keys().chain(&self.missing);
+        let index: usize = keys.map(|key| key.len() + ENTRY_BYTES).sum();
         index + self.history.as_ref().map_or(0, History::bytes) + self.bodies.bytes()
     }
 
