@@ -8,3 +8,8 @@ mod lease_cache;
 pub mod node_lease;
 pub mod relaying;
 mod renewal;
+
+use std::time::Duration;
+
+/// Duration of a node's lease; the kubelet's default. An older beat proves nothing.
+const LEASE: Duration = Duration::from_secs(40);

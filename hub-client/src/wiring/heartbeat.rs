@@ -67,6 +67,7 @@ impl Wiring {
             offer: offered,
             reach: self.cloud.0.subscribe(),
             metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
         })
     }
 

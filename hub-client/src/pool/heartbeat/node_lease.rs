@@ -28,8 +28,9 @@ use yurt_pool_protocol::names::{LEASE_BYTES_MAX, NODE_LEASES};
 use yurt_runtime::http::{Body, full, status_response};
 use yurt_runtime::{Clock, TaskGroup};
 
+use super::LEASE;
 use super::lease_cache::{CachedLease, LeaseFile};
-use super::relaying::Relaying;
+use super::relaying::{Beat, Relaying};
 use crate::failures::Failures;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
 use crate::pool::relay;
@@ -46,8 +47,6 @@ const CLEAN_AGAIN: Duration = Duration::from_millis(500);
 const CLEAN_AGAIN_MAX: Duration = Duration::from_secs(10);
 /// Maximum time for a renewal at the coordinator.
 const POOL_DEADLINE: Duration = Duration::from_secs(3);
-/// Duration written into the pool lease, s; the kubelet's default.
-const LEASE_SECONDS: u64 = 40;
 /// Failure key: the coordinator refuses this node's lease, so the leader cannot forward its beats.
 const POOL_LEASE: &str = "node lease in the pool";
 
@@ -170,12 +169,13 @@ impl OwnHeartbeat {
     async fn beat(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
         let now = self.settings.clock.unix();
         let at = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
+        let arrived = self.settings.clock.boot();
         let echo = CachedLease::of(request.headers(), request.body().clone());
         let is_put = request.method() == Method::PUT;
         if self.carry_out(OwnInput::Beat(at)) {
             // An earlier renewal would overwrite the evidence that the cloud was restored from a backup.
             self.settings.history.renewal_may_go().await;
-            let (outcome, answer) = self.renew_cloud(request, at).await;
+            let (outcome, answer) = self.renew_cloud(request, Beat { at, arrived }).await;
             if outcome != RenewalOutcome::Heard {
                 self.annotated.store(true, Ordering::Relaxed);
             }
@@ -194,9 +194,9 @@ impl OwnHeartbeat {
 
     /// Sends the kubelet's renewal to the cloud, then, on failure, the same beat through a relay. Tries the relay first
     /// while the cloud is known to be away.
-    async fn renew_cloud(&self, request: Request<Bytes>, at: UnixMicros) -> (RenewalOutcome, Option<Response<Body>>) {
+    async fn renew_cloud(&self, request: Request<Bytes>, beat: Beat) -> (RenewalOutcome, Option<Response<Body>>) {
         let relay_first = self.settings.relaying.as_ref().is_some_and(Relaying::comes_first);
-        if relay_first && self.relay(at).await {
+        if relay_first && self.relay(beat).await {
             return (RenewalOutcome::Relayed, None);
         }
         // Any answer but an overload proves that this node reaches the cloud. The kubelet itself retries after a
@@ -205,7 +205,7 @@ impl OwnHeartbeat {
             return (RenewalOutcome::Heard, Some(answer));
         }
         self.settings.wake.notify_one();
-        let relayed = !relay_first && self.relay(at).await;
+        let relayed = !relay_first && self.relay(beat).await;
         (
             if relayed {
                 RenewalOutcome::Relayed
@@ -216,9 +216,9 @@ impl OwnHeartbeat {
         )
     }
 
-    async fn relay(&self, at: UnixMicros) -> bool {
+    async fn relay(&self, beat: Beat) -> bool {
         match &self.settings.relaying {
-            Some(relaying) => relaying.beat(&self.settings.node, at).await,
+            Some(relaying) => relaying.beat(&self.settings.node, beat).await,
             None => false,
         }
     }
@@ -344,7 +344,7 @@ impl OwnHeartbeat {
 
     fn fill(&self, lease: &mut Value, renewal: PoolRenewal) {
         lease["spec"]["holderIdentity"] = self.settings.node.as_str().into();
-        lease["spec"]["leaseDurationSeconds"] = LEASE_SECONDS.into();
+        lease["spec"]["leaseDurationSeconds"] = LEASE.as_secs().into();
         lease["spec"]["renewTime"] = from_micros(renewal.renew_time.0).to_string().into();
         let delegated = renewal.is_delegated.then_some(DELEGATE_HEARTBEAT_VALUE);
         set_annotation(lease, DELEGATE_HEARTBEAT_ANNOTATION, delegated);

@@ -6,10 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use tokio::sync::watch;
+use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{RequestInfo, Verb};
 use yurt_pool_protocol::heartbeat::UnixMicros;
+use yurt_runtime::Clock;
 use yurt_runtime::http::full;
 
+use super::LEASE;
 use super::renewal::{self, RenewalResult};
 use crate::health::CloudReach;
 use crate::metrics::Metrics;
@@ -33,6 +36,26 @@ pub struct Relaying {
     pub reach: watch::Receiver<CloudReach>,
     /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
+    /// Clock.
+    pub clock: Clock,
+}
+
+/// A beat of this node's kubelet.
+#[derive(Clone, Copy, Debug)]
+pub struct Beat {
+    /// Its renewTime.
+    pub at: UnixMicros,
+    /// Time of its arrival.
+    pub arrived: BootTime,
+}
+
+// === impl Beat ===
+
+impl Beat {
+    /// True if it is younger than the lease's duration at `now`.
+    fn is_fresh(self, now: BootTime) -> bool {
+        now.since(self.arrived) < LEASE
+    }
 }
 
 // === impl Relaying ===
@@ -46,9 +69,11 @@ impl Relaying {
     }
 
     /// Writes a beat of `node` at the cloud. Returns true if the cloud stored it.
-    pub async fn beat(&self, node: &str, at: UnixMicros) -> bool {
+    pub async fn beat(&self, node: &str, beat: Beat) -> bool {
+        // The process may be paused between the two requests of a write.
+        let may_go = || beat.is_fresh(self.clock.boot());
         for way in self.client.begin(DEADLINE).await {
-            match write(&way, node, at).await {
+            match write(&way, node, beat.at, &may_go).await {
                 RenewalResult::Done => {
                     self.metrics.heartbeats_relayed.inc();
                     return true;
@@ -76,12 +101,11 @@ impl Relaying {
     }
 }
 
-async fn write(way: &RelayAttempt, node: &str, at: UnixMicros) -> RenewalResult {
+async fn write(way: &RelayAttempt, node: &str, at: UnixMicros, may_go: &(dyn Fn() -> bool + Sync)) -> RenewalResult {
     let writing = async {
         let mut written = RenewalResult::Broken;
         for _ in 0..WRITES_MAX {
-            // The beat is this node's own, and the kubelet waits for it.
-            written = renewal::write(&way.client, node, at, way.timeout, &|| true).await;
+            written = renewal::write(&way.client, node, at, way.timeout, may_go).await;
             if written != RenewalResult::Refused(StatusCode::CONFLICT) {
                 break;
             }
@@ -113,6 +137,19 @@ pub fn is_own_status(info: &RequestInfo, node: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn beat_is_relayed_while_it_is_younger_than_the_lease() {
+        let (clock, hand) = Clock::fake();
+        let beat = Beat {
+            at: UnixMicros(1),
+            arrived: clock.boot(),
+        };
+        hand.advance(LEASE - Duration::from_millis(1));
+        assert!(beat.is_fresh(clock.boot()));
+        hand.advance(Duration::from_millis(1));
+        assert!(!beat.is_fresh(clock.boot()));
+    }
 
     #[test]
     fn only_writes_of_the_own_status_are_relayed() {
