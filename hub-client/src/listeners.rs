@@ -26,9 +26,6 @@ pub(crate) const OWN_CA: &str = "pki/yurthub-ca.crt";
 /// Its key, readable by root alone.
 const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
 
-/// Failure key: pods cannot reach the hub, or not at the address of the flags.
-const POD_ADDRESS: &str = "address for pods";
-
 /// Ports of a hub. Each has its own share of the open files, so that connections to one leave room for the others.
 const PORTS: usize = 6;
 /// Ports of the proxy. Each has a second share for the cloud's side of upgraded connections.
@@ -121,7 +118,7 @@ pub(crate) async fn for_pods(
     let Some(network) = config.network.clone() else {
         if !config.hub().is_for_pods() {
             let why = format!("{}: --enable-dummy-if=false", without_own_address(config));
-            failures.refused(POD_ADDRESS, &why);
+            failures.refused(node_network::ADDRESS, &why);
         }
         return Ok(Vec::new());
     };
@@ -144,7 +141,7 @@ pub(crate) async fn for_pods(
             }
             let effect = without_own_address(config);
             let why = format!("{effect}, until the cause is removed and the hub is restarted: {why}");
-            failures.refused(POD_ADDRESS, &why);
+            failures.refused(node_network::ADDRESS, &why);
             return Ok(Vec::new());
         }
     }

@@ -21,6 +21,8 @@ use yurt_runtime::TaskGroup;
 use crate::failures::Failures;
 use rules::{Call, LOOPBACK, Link};
 
+/// Failure key: pods cannot reach the hub, or not at the address of the flags.
+pub(crate) const ADDRESS: &str = "address for pods";
 /// Failure key: the firewall's rules for pods are missing, or are not those of iptables.
 pub(crate) const FIREWALL: &str = "firewall for pods";
 
@@ -141,8 +143,7 @@ impl NodeNetwork {
                     return;
                 };
                 match ensured {
-                    Ok(Ok(made)) => failures.tell(FIREWALL, made.firewall.err()),
-                    Ok(Err(error)) => tracing::warn!(%error, "Failed to restore the node's network for pods"),
+                    Ok(ensured) => tell(&failures, ensured),
                     Err(error) => tracing::warn!(%error, "Failed to check the node's network for pods"),
                 }
             }
@@ -237,6 +238,17 @@ impl NodeNetwork {
             true => Ok(()),
             false => Err(NetworkError(problems.join("; "))),
         }
+    }
+}
+
+/// Records in `failures` what [`NodeNetwork::keep`] found.
+fn tell(failures: &Failures, ensured: Result<Made, NetworkError>) {
+    match ensured {
+        Ok(made) => {
+            failures.works(ADDRESS);
+            failures.tell(FIREWALL, made.firewall.err());
+        }
+        Err(error) => failures.refused(ADDRESS, &error.to_string()),
     }
 }
 

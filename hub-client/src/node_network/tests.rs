@@ -172,6 +172,22 @@ impl Programs for Machine {
 }
 
 #[test]
+fn address_that_cannot_be_restored_is_a_failure_until_it_is() {
+    let failures = Failures::new(yurt_runtime::Clock::system());
+    tell(&failures, Err(NetworkError("no ip".to_owned())));
+    assert_eq!(failures.why(ADDRESS).as_deref(), Some("no ip"));
+    let made = Made {
+        interface: AddressInterface::Dummy,
+        firewall: Err("locked".to_owned()),
+    };
+    tell(&failures, Ok(made));
+    assert_eq!(
+        (failures.why(ADDRESS), failures.why(FIREWALL).as_deref()),
+        (None, Some("locked"))
+    );
+}
+
+#[test]
 fn network_is_made_once_and_removed_without_a_trace() {
     for lacks in 0..8 {
         let has_no_dummy = lacks & 1 != 0;
