@@ -178,12 +178,15 @@ impl Answers {
 
     /// Deletes all kept forms of these objects. Readers find none of them from now on.
     pub fn forget(&self, reads: &[KeptRead]) {
+        // The hashes take longer than the rest, and every reader and writer waits for this lock.
+        let named = |key: String| (FileName::of(&key), key);
+        let keys: Vec<_> = reads.iter().flat_map(KeptRead::keys).map(named).collect();
         let mut is_new = false;
         {
             let mut backlog = self.backlog.lock();
-            for key in reads.iter().flat_map(KeptRead::keys) {
-                if backlog.get(&key).is_some() || self.shelf.contains(&key) {
-                    backlog.forget(key);
+            for (name, key) in keys {
+                if backlog.get(&key).is_some() || self.shelf.contains(&name) {
+                    backlog.forget(name, key);
                     is_new = true;
                 }
             }
@@ -200,7 +203,8 @@ impl Answers {
     }
 
     fn keep(&self, record: Record) {
-        let is_kept = self.backlog.lock().keep(record);
+        let name = FileName::of(&record.key);
+        let is_kept = self.backlog.lock().keep(name, record);
         if !is_kept {
             tracing::debug!("Writer of kept answers is busy; an answer is not kept");
         }

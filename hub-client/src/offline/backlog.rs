@@ -54,9 +54,9 @@ impl Backlog {
         }
     }
 
-    /// Adds a record to write. False if it does not fit: an earlier change of its key stays.
+    /// Adds a record to write, to the file `name` of its key. False if it does not fit: an earlier change of its key stays.
     #[must_use]
-    pub(super) fn keep(&mut self, record: Record) -> bool {
+    pub(super) fn keep(&mut self, name: FileName, record: Record) -> bool {
         let former = self.changes.get(&record.key);
         let others = self.changes.len() - usize::from(former.is_some());
         let bytes = self.bytes - former.map_or(0, Change::bytes) + record.body.len();
@@ -64,14 +64,14 @@ impl Backlog {
         if fits {
             let is_deletion = |change: &Change| change.record.is_none() || change.replaces_deletion;
             let replaces_deletion = former.is_some_and(is_deletion);
-            self.insert(record.key.clone(), Some(record), replaces_deletion);
+            self.insert(name, record.key.clone(), Some(record), replaces_deletion);
         }
         fits
     }
 
-    /// Adds a deletion.
-    pub(super) fn forget(&mut self, key: String) {
-        self.insert(key, None, false);
+    /// Adds a deletion of the file `name` of a key.
+    pub(super) fn forget(&mut self, name: FileName, key: String) {
+        self.insert(name, key, None, false);
     }
 
     /// Returns the change of a key.
@@ -105,12 +105,12 @@ impl Backlog {
         self.bytes
     }
 
-    fn insert(&mut self, key: String, record: Option<Record>, replaces_deletion: bool) {
+    fn insert(&mut self, name: FileName, key: String, record: Option<Record>, replaces_deletion: bool) {
         self.remove(&key);
         self.last += 1;
         let change = Change {
             number: self.last,
-            name: FileName::of(&key),
+            name,
             record,
             replaces_deletion,
         };
@@ -155,6 +155,14 @@ mod tests {
         }
     }
 
+    fn keep(backlog: &mut Backlog, key: &str, body: &'static str) -> bool {
+        backlog.keep(FileName::of(key), record(key, body))
+    }
+
+    fn forget(backlog: &mut Backlog, key: &str) {
+        backlog.forget(FileName::of(key), key.to_owned());
+    }
+
     fn body<'a>(backlog: &'a Backlog, key: &str) -> Option<&'a [u8]> {
         Some(&backlog.get(key)?.record.as_ref()?.body)
     }
@@ -162,14 +170,14 @@ mod tests {
     #[test]
     fn newest_change_of_a_key_counts_and_outlives_the_end_of_an_older_one() {
         let mut backlog = Backlog::within(BOUNDS);
-        assert!(backlog.keep(record("a", "one")) && backlog.keep(record("b", "x")));
+        assert!(keep(&mut backlog, "a", "one") && keep(&mut backlog, "b", "x"));
         let first = backlog.get("a").unwrap().number;
-        assert!(backlog.keep(record("a", "two")));
+        assert!(keep(&mut backlog, "a", "two"));
         backlog.done("a", first);
         assert_eq!(body(&backlog, "a"), Some(&b"two"[..]));
         assert_eq!(backlog.due(|_| true), ["b", "a"], "oldest first");
         let second = backlog.get("a").unwrap().number;
-        backlog.forget("a".to_owned());
+        forget(&mut backlog, "a");
         backlog.done("a", second);
         assert_eq!(backlog.get("a").map(|change| &change.record), Some(&None));
         assert_eq!(backlog.due(|change| change.record.is_none()), ["a"]);
@@ -182,25 +190,25 @@ mod tests {
     fn record_behind_a_deletion_is_marked_until_it_is_written() {
         let mut backlog = Backlog::within(BOUNDS);
         let is_marked = |backlog: &Backlog| backlog.get("a").is_some_and(|change| change.replaces_deletion);
-        assert!(backlog.keep(record("a", "one")) && !is_marked(&backlog));
-        backlog.forget("a".to_owned());
+        assert!(keep(&mut backlog, "a", "one") && !is_marked(&backlog));
+        forget(&mut backlog, "a");
         for body in ["two", "three"] {
-            assert!(backlog.keep(record("a", body)) && is_marked(&backlog), "{body}");
+            assert!(keep(&mut backlog, "a", body) && is_marked(&backlog), "{body}");
         }
         let last = backlog.get("a").unwrap().number;
         backlog.done("a", last);
-        assert!(backlog.keep(record("a", "four")) && !is_marked(&backlog));
+        assert!(keep(&mut backlog, "a", "four") && !is_marked(&backlog));
     }
 
     #[test]
     fn records_are_bounded_in_number_and_bytes() {
         let mut backlog = Backlog::within(BOUNDS);
-        assert!(backlog.keep(record("a", "123456")) && !backlog.keep(record("b", "12345")));
-        assert!(!backlog.keep(record("a", "12345678901")));
+        assert!(keep(&mut backlog, "a", "123456") && !keep(&mut backlog, "b", "12345"));
+        assert!(!keep(&mut backlog, "a", "12345678901"));
         assert_eq!(body(&backlog, "a"), Some(&b"123456"[..]), "the earlier one stays");
-        assert!(backlog.keep(record("a", "1234567890")), "in place of the earlier one");
-        assert!(backlog.keep(record("b", "")) && backlog.keep(record("c", "")) && !backlog.keep(record("d", "")));
-        backlog.forget("e".to_owned());
+        assert!(keep(&mut backlog, "a", "1234567890"), "in place of the earlier one");
+        assert!(keep(&mut backlog, "b", "") && keep(&mut backlog, "c", "") && !keep(&mut backlog, "d", ""));
+        forget(&mut backlog, "e");
         assert_eq!((backlog.changes.len(), backlog.bytes()), (4, 10));
         backlog.clear();
         assert_eq!((backlog.changes.len(), backlog.bytes()), (0, 0));
@@ -211,10 +219,10 @@ mod tests {
         let mut backlog = Backlog::within(BOUNDS);
         let names: Vec<String> = (0..10).map(|number| number.to_string()).collect();
         let kept = names.iter().filter(|name| {
-            let is_kept = backlog.keep(record(name, ""));
+            let is_kept = keep(&mut backlog, name, "");
             // As in `Answers::forget`: only what is there.
             if backlog.get(name).is_some() {
-                backlog.forget((*name).clone());
+                forget(&mut backlog, name);
             }
             is_kept
         });

@@ -206,10 +206,10 @@ impl Shelf {
         self.read(&name).filter(|record| record.key == key)
     }
 
-    /// True if there is a record of `key`. Does not block.
+    /// True if the file `name` has a record. Does not block.
     #[must_use]
-    pub fn contains(&self, key: &str) -> bool {
-        self.index.lock().rows.contains_key(&FileName::of(key))
+    pub fn contains(&self, name: &FileName) -> bool {
+        self.index.lock().rows.contains_key(name)
     }
 
     /// All intact records, each read when it is its turn; damaged files are deleted.

@@ -32,7 +32,7 @@ use yurt_runtime::http::{Body, full, respond};
 
 use super::backlog::{self, Backlog, Bounds, Change};
 use super::kept_read::{accepted, class_of};
-use super::record::Record;
+use super::record::{FileName, Record};
 use super::shelf::{Limits, Share, Shelf, Totals};
 use crate::copied::Copies;
 use issued::Issued;
@@ -212,7 +212,8 @@ impl Tokens {
             };
             issued.lock().learn(&subject, &token, expires);
             let facts = json!({TYPE: content_type, EXPIRES: expires});
-            let is_kept = backlog.lock().keep(Record { key, facts, body });
+            let name = FileName::of(&key);
+            let is_kept = backlog.lock().keep(name, Record { key, facts, body });
             if !is_kept {
                 not_kept("too many tokens wait for the disk");
             }
