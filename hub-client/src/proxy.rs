@@ -189,7 +189,7 @@ impl Proxy {
                 .prepared(request, (&self.local, &self.cloud, &self.bodies), caller)
                 .await?;
             let response = self.pass_on(request, info, caller).await?;
-            return write.shown(&self.local, response).await;
+            return write.shown((&self.local, &self.bodies), caller, response).await;
         }
         let get = FilteredGet::of(&request, info, chain)?;
         let own = match &get {

@@ -34,7 +34,7 @@ pub use chunks::{chunks, joined};
 pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, GzipPlace, accepts_gzip, gzip};
 pub use gzip_frames::{gzip_bytes, gzip_frames, mark_gzip};
 pub use holding::holding;
-pub use inflate::{ACCEPT_GZIP, Decoded, Inflate, UnknownEncoding, inflate_for};
+pub use inflate::{ACCEPT_GZIP, Decoded, Inflate, UnknownEncoding, decoded, inflate_for};
 
 /// Any error of a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;

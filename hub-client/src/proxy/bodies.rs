@@ -1,20 +1,22 @@
 //! Bodies that the hub holds whole, because it changes them: limits on their bytes in memory.
 //!
-//! The bytes of a request count from its declared length on until the cloud has it, those of an object that was read
-//! until its client has it. A body beyond a limit gets 429 at once: the client decides how long it would keep the others
+//! The bytes of a request count from its declared length on until the cloud has it. Those of an object that is read count
+//! while they arrive, in plain text, until its client has it. A body beyond a limit gets 429 at once: the client decides how long it would keep the others
 //! waiting.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use yurt_apimachinery::Status;
-use yurt_runtime::http::{BoxError, Room, read_body_into};
+use yurt_runtime::http::{Body, BoxError, Room, read_body_into};
 
 use super::caller::{Caller, Credential};
 use super::shares::{Part, Shares};
 
 /// Maximum bytes of one body: kube-apiserver's own limit, and twice what etcd takes.
 const BODY_MAX: usize = 3 << 20;
+/// Maximum bytes of an object; above an apiserver's limit for objects.
+const OBJECT_MAX: usize = 4 << 20;
 /// Maximum bytes of the bodies of all callers that do not act as the node. One origin alone gets a fifth: one of the
 /// largest, and half as much again.
 const TOTAL: usize = 24 << 20;
@@ -44,15 +46,6 @@ impl Default for Bodies {
 // === impl Bodies ===
 
 impl Bodies {
-    /// Returns room for `bytes` bytes that `caller` receives.
-    ///
-    /// # Errors
-    /// 429 without room.
-    pub(super) fn room_of(&self, caller: &Caller, bytes: usize) -> Result<Part, Status> {
-        let mut room = self.part(caller);
-        if room.grow(bytes) { Ok(room) } else { Err(no_room()) }
-    }
-
     fn part(&self, caller: &Caller) -> Part {
         let shares = match caller.credential {
             Credential::Node => &self.node,
@@ -69,10 +62,25 @@ impl Bodies {
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>>,
     {
+        self.read_within(BODY_MAX, caller, body).await
+    }
+
+    /// Reads an object for `caller`, of at most 4 MiB, as [`Self::read`] does.
+    ///
+    /// # Errors
+    /// 429 without room. Any other status says why the object cannot be read.
+    pub(super) async fn read_object(&self, caller: &Caller, body: Body) -> Result<(Bytes, Part), Status> {
+        self.read_within(OBJECT_MAX, caller, body).await
+    }
+
+    async fn read_within<B>(&self, limit: usize, caller: &Caller, body: B) -> Result<(Bytes, Part), Status>
+    where
+        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
         let mut room = BodyRoom(self.part(caller));
         let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        room.grow(declared.min(BODY_MAX)).await?;
-        let bytes = read_body_into(body, BODY_MAX, &mut room).await?;
+        room.grow(declared.min(limit)).await?;
+        let bytes = read_body_into(body, limit, &mut room).await?;
         Ok((bytes, room.0))
     }
 }
@@ -95,7 +103,7 @@ fn no_room() -> Status {
 #[cfg(test)]
 mod tests {
     use futures_util::stream;
-    use yurt_runtime::http::{Body, full, stream as body_of};
+    use yurt_runtime::http::{full, stream as body_of};
 
     use super::super::caller::Origin;
     use super::*;
@@ -136,7 +144,8 @@ mod tests {
         }
         let refused = bodies.read(&pod(0), full("x")).await.map(drop).unwrap_err();
         assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
-        assert_eq!(bodies.room_of(&pod(0), 1).map(drop).unwrap_err().code(), 429);
+        let object = bodies.read_object(&pod(0), full("x")).await;
+        assert_eq!(object.map(drop).unwrap_err().code(), 429);
         assert!(bodies.read(&pod(9), quarter()).await.is_ok());
         assert_eq!(bodies.read(&pod(9), largest()).await.map(drop).unwrap_err().code(), 429);
         for _ in 0..NODE_TOTAL / BODY_MAX {

@@ -14,11 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{Object, RequestInfo, ResourceKind, Status, Verb};
 use yurt_codec::negotiation::{body_format, body_json};
-use yurt_runtime::http::{APPLICATION_JSON, Body, full, holding, inflate_for, read_body};
+use yurt_runtime::http::{APPLICATION_JSON, Body, decoded, full, holding};
 use yurt_storage::Replica;
 
 use super::approver::Approved;
@@ -28,6 +28,7 @@ use super::caller::{Caller, Credential};
 use super::local::{COMMIT_MAX, Local};
 use super::screen::is_impersonating;
 use super::serving::options;
+use super::shares::Part;
 use crate::cache::entry::{Entry, StreamState};
 use crate::cache::key::Key;
 use crate::config::WorkingMode;
@@ -35,8 +36,6 @@ use crate::filter::{Chain, Verdict};
 
 pub(super) use write::FilteredWrite;
 
-/// Maximum size of an object, bytes; above an apiserver's limit for objects.
-const OBJECT_BYTES_MAX: usize = 4 << 20;
 /// Maximum time until the whole object has arrived.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// `Retry-After` in seconds while a read cannot be filtered.
@@ -101,8 +100,7 @@ impl FilteredGet {
     /// Returns the client's view of the object in `response`. Refusals pass.
     ///
     /// # Errors
-    /// 404 for a hidden object, 406 for a form that is not supported, 503 if the object cannot be filtered. 429 without
-    /// room for it, as [`Bodies::room_of`].
+    /// 404 for a hidden object, 406 for a form that is not supported. Those of [`Self::read`].
     pub(super) async fn filtered(
         &self,
         (local, bodies): (&Local, &Bodies),
@@ -113,10 +111,8 @@ impl FilteredGet {
         if !response.status().is_success() {
             return Ok(response);
         }
-        let (head, body) = response.into_parts();
-        let body = read_object(body).await.map_err(|why| self.unreadable(&why))?;
-        let room = bodies.room_of(caller, body.len())?;
-        let object = self.read(&head, &body).map_err(|why| self.unreadable(&why))?;
+        let (head, body, room) = self.read(bodies, caller, response).await?;
+        let object = self.parse(&head, &body)?;
         let object = match local.derived.filter(self.kind, &object, chain)? {
             Verdict::Keep if self.is_plain => return Ok(Response::from_parts(head, holding(full(body), room))),
             Verdict::Keep => object,
@@ -136,22 +132,39 @@ impl FilteredGet {
         Ok(Response::from_parts(head, full(body)))
     }
 
-    fn read(&self, head: &Parts, body: &Bytes) -> Result<Object, String> {
-        let inflate = inflate_for(&head.headers).map_err(|error| error.to_string())?;
-        let body = match inflate {
-            None => Some(body.clone()),
-            Some(inflate) => {
-                let plain = inflate.whole(body.clone(), OBJECT_BYTES_MAX);
-                plain.map_err(|error| error.to_string())?
-            }
-        };
-        let body = body.ok_or_else(|| format!("it has more than {OBJECT_BYTES_MAX} bytes"))?;
+    /// Reads the object of an answer for `caller`, in plain text. The returned part is the room of its bytes.
+    ///
+    /// # Errors
+    /// 429 without room, 503 if the object cannot be read.
+    async fn read(
+        &self,
+        bodies: &Bodies,
+        caller: &Caller,
+        response: Response<Body>,
+    ) -> Result<(Parts, Bytes, Part), Status> {
+        let response = decoded(response).map_err(|error| self.unreadable(&error.to_string()))?;
+        let (head, body) = response.into_parts();
+        let read = tokio::time::timeout(OBJECT_TIMEOUT, bodies.read_object(caller, body)).await;
+        match read.map_err(|_| self.unreadable("it takes too long"))? {
+            Ok((body, room)) => Ok((head, body, room)),
+            Err(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => Err(status),
+            Err(status) => Err(self.unreadable(status.message())),
+        }
+    }
+
+    /// # Errors
+    /// 503 if the object cannot be filtered.
+    fn parse(&self, head: &Parts, body: &Bytes) -> Result<Object, Status> {
+        self.parsed(head, body).map_err(|why| self.unreadable(&why))
+    }
+
+    fn parsed(&self, head: &Parts, body: &Bytes) -> Result<Object, String> {
         let text = |value: &HeaderValue| value.to_str().map(str::to_owned).ok();
         let content_type = head.headers.get(CONTENT_TYPE).and_then(text);
         let describe_answer = |status: Status| status.message().to_owned();
         let unsupported = |_| format!("its media type is {:?}", content_type.as_deref().unwrap_or_default());
         let format = body_format(content_type.as_deref()).map_err(unsupported)?;
-        let json = body_json(format, &self.kind.api_version(), &self.kind.kind, &body).map_err(describe_answer)?;
+        let json = body_json(format, &self.kind.api_version(), &self.kind.kind, body).map_err(describe_answer)?;
         Object::parse(json, self.kind).map_err(|error| error.to_string())
     }
 
@@ -276,13 +289,6 @@ impl Cached {
             _ => Ok(replica.clone()),
         })
     }
-}
-
-/// Reads the body of an answer with one object, or says why it cannot be read.
-async fn read_object(body: Body) -> Result<Bytes, String> {
-    let read = tokio::time::timeout(OBJECT_TIMEOUT, read_body(body, OBJECT_BYTES_MAX)).await;
-    let body = read.map_err(|_| "it takes too long".to_owned())?;
-    body.map_err(|status| status.message().to_owned())
 }
 
 /// Waits for the first list of a selection, or for the first stream after a refusal; [`FIRST_LIST_MAX`] each.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use futures_util::future::select_all;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::json;
@@ -119,6 +120,29 @@ async fn compressed_object_without_an_end_is_refused_to_a_filtered_reader() {
             String::from_utf8_lossy(&answer.body)
         );
     }
+}
+
+/// Objects that never end hold their bytes in plain text while they arrive, so that the limit of all of them holds.
+#[tokio::test]
+async fn objects_for_filtered_readers_are_counted_while_they_arrive() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let pieces: Vec<Bytes> = std::iter::repeat_n(spaces(), 3).collect();
+    cloud.on(&format!("{PODS}/web"), move |_| {
+        let pieces = stream::iter(pieces.clone()).map(Ok::<_, BoxError>);
+        let json = HeaderValue::from_static("application/json");
+        let mut response = respond(StatusCode::OK, json, stream_body(pieces.chain(stream::pending())));
+        let gzip = HeaderValue::from_static("gzip");
+        response.headers_mut().insert("content-encoding", gzip);
+        std::future::ready(response)
+    });
+    // Eight of these have all bytes that the node's components may hold.
+    let reads = (0..9).map(|_| {
+        let kubelet = hub.kubelet();
+        Box::pin(async move { kubelet.get(&format!("{PODS}/web")).await })
+    });
+    let (first, ..) = select_all(reads).await;
+    assert_eq!(first.code, 429, "{:?}", String::from_utf8_lossy(&first.body));
 }
 
 /// A client that accepts gzip receives the bytes of the cloud; nothing is decompressed for it.

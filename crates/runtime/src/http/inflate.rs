@@ -4,11 +4,12 @@ use std::io;
 
 use bytes::{Buf as _, Bytes};
 use flate2::{Decompress, FlushDecompress, Status};
-use http::header::CONTENT_ENCODING;
+use futures_util::stream;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body_util::BodyExt as _;
 
-use super::{Body, BoxError};
+use super::{Body, BoxError, stream as body_of};
 
 /// Value of Accept-Encoding for a request whose answer goes through [`Decoded`].
 pub const ACCEPT_GZIP: HeaderValue = HeaderValue::from_static("gzip");
@@ -49,6 +50,27 @@ pub fn inflate_for(headers: &HeaderMap) -> Result<Option<Box<Inflate>>, UnknownE
         Some(encoding) if encoding == "gzip" => Ok(Some(Box::default())),
         Some(other) => Err(UnknownEncoding(other.clone())),
     }
+}
+
+/// Returns the same response in plain text, decompressed as it is read.
+///
+/// # Errors
+/// [`UnknownEncoding`].
+pub fn decoded(response: Response<Body>) -> Result<Response<Body>, UnknownEncoding> {
+    let (mut head, body) = response.into_parts();
+    let inflate = inflate_for(&head.headers)?;
+    if inflate.is_none() {
+        return Ok(Response::from_parts(head, body));
+    }
+    for name in [CONTENT_ENCODING, CONTENT_LENGTH] {
+        head.headers.remove(name);
+    }
+    let rest = Bytes::new();
+    let pieces = stream::unfold(Decoded { body, inflate, rest }, |mut body| async move {
+        let piece = body.next().await?;
+        Some((piece, body))
+    });
+    Ok(Response::from_parts(head, body_of(pieces)))
 }
 
 // === impl Inflate ===

@@ -22,7 +22,7 @@ use super::super::caller::Caller;
 use super::super::local::Local;
 use super::super::pass_through::PassThrough;
 use super::super::precondition;
-use super::{FilteredGet, RETRY_AFTER, kind_of, read_object};
+use super::{FilteredGet, RETRY_AFTER, kind_of};
 use crate::filter::{Chain, Verdict};
 
 /// A write of an object whose reads are filtered, or were.
@@ -100,11 +100,10 @@ impl FilteredWrite {
         let (body, room) = bodies.read(caller, body).await?;
         let (body, known) = self.mapped(local, &head.headers, body);
         if self.verb == Verb::Update && !self.is_status {
-            let present = match known {
-                Some(known) => Some(known),
-                None => self.present(cloud, &head, caller).await?,
-            };
-            present.map_or(Ok(()), |object| self.check_look(local, &object))?;
+            match known {
+                Some(known) => self.check_look(local, &known)?,
+                None => self.check_present(local, (cloud, bodies), &head, caller).await?,
+            }
         }
         head.headers.remove(CONTENT_LENGTH);
         Ok(Request::from_parts(head, holding(full(body), room)))
@@ -127,8 +126,14 @@ impl FilteredWrite {
         (mapped.unwrap_or(body), known.into_inner())
     }
 
-    /// The object as the cloud has it; `None` if it has none.
-    async fn present(&self, cloud: &PassThrough, head: &Parts, caller: &Caller) -> Result<Option<Object>, Status> {
+    /// As [`Self::check_look`], of the object as the cloud has it.
+    async fn check_present(
+        &self,
+        local: &Local,
+        (cloud, bodies): (&PassThrough, &Bodies),
+        head: &Parts,
+        caller: &Caller,
+    ) -> Result<(), Status> {
         let mut request = Request::new(empty());
         *request.uri_mut() = head
             .uri
@@ -143,18 +148,16 @@ impl FilteredWrite {
         headers.insert(ACCEPT, APPLICATION_JSON);
         let info = RequestInfo::parse(Method::GET.as_str(), head.uri.path(), None)?;
         let response = cloud.send(request, &info, caller).await?;
-        let (head, body) = response.into_parts();
-        let body = read_object(body).await.map_err(|why| self.get.unreadable(&why))?;
+        let (head, body, _room) = self.get.read(bodies, caller, response).await?;
         if head.status == StatusCode::NOT_FOUND {
-            return Ok(None);
+            return Ok(());
         }
         if !head.status.is_success() {
             let refused = Status::from_json(&body).filter(|status| !status.is_success());
             let why = || Status::service_unavailable("the present object cannot be read", RETRY_AFTER);
             return Err(refused.unwrap_or_else(why));
         }
-        let object = self.get.read(&head, &body);
-        object.map(Some).map_err(|why| self.get.unreadable(&why))
+        self.check_look(local, &self.get.parse(&head, &body)?)
     }
 
     /// Refuses a replacement of `object` if its writer sees another one.
@@ -181,26 +184,28 @@ impl FilteredWrite {
     /// Returns the answer of the cloud as its reader sees the object.
     ///
     /// # Errors
-    /// 504 if the answer cannot be read or filtered: the write was accepted.
+    /// 504 if the answer cannot be read or filtered, also without room for it: the write was accepted.
     pub(in crate::proxy) async fn shown(
         &self,
-        local: &Local,
+        (local, bodies): (&Local, &Bodies),
+        caller: &Caller,
         response: Response<Body>,
     ) -> Result<Response<Body>, Status> {
         if !response.status().is_success() || self.verb == Verb::Delete {
             return Ok(response);
         }
-        let (head, body) = response.into_parts();
-        let lost = |why: &str| {
+        let lost = |status: Status| {
+            let why = status.message();
             let why = format!("the cloud has accepted the write, and its answer cannot be filtered: {why}");
             Status::failure(504, reason::TIMEOUT, why)
         };
-        let body = read_object(body).await.map_err(|why| lost(&why))?;
-        let object = self.get.read(&head, &body).map_err(|why| lost(&why))?;
-        match self.seen(local, object).map_err(|status| lost(status.message()))? {
-            None => Ok(Response::from_parts(head, full(body))),
-            Some(seen) => self.get.response(local, head, &seen),
-        }
+        let (head, body, room) = self.get.read(bodies, caller, response).await.map_err(lost)?;
+        let object = self.get.parse(&head, &body).map_err(lost)?;
+        let response = match self.seen(local, object).map_err(lost)? {
+            None => Response::from_parts(head, full(body)),
+            Some(seen) => self.get.response(local, head, &seen)?,
+        };
+        Ok(response.map(|body| holding(body, room)))
     }
 
     /// The object as its reader sees it; `None` if that is the answer of the cloud.
