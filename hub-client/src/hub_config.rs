@@ -128,6 +128,8 @@ impl Follower {
             }
         };
         token.run_until_cancelled(following).await;
+        // A write that lands later would outlive what a stop deletes of another cluster.
+        self.file.settled().await;
     }
 
     /// Lists, then watches until the watch ends.

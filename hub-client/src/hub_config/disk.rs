@@ -28,8 +28,10 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 pub(crate) struct ConfigFile {
     path: PathBuf,
     namespace: String,
-    /// True after a failed write.
+    /// True during a write, and after a failed one.
     is_behind: Arc<AtomicBool>,
+    /// Held by the present write.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -53,6 +55,7 @@ impl ConfigFile {
             path: folder.join(name),
             namespace: namespace.to_owned(),
             is_behind: Arc::default(),
+            turn: Arc::default(),
         }
     }
 
@@ -104,13 +107,23 @@ impl ConfigFile {
         Ok(document.data)
     }
 
+    /// Waits for the end of a write whose [`Self::store`] was cut.
+    pub(crate) async fn settled(&self) {
+        drop(self.turn.lock().await);
+    }
+
     /// Stores a state. A failure is logged; the next start then uses an older state, or waits for the cloud.
     pub(crate) async fn store(&self, data: BTreeMap<String, String>) {
-        let file = self.clone();
-        let writing = tokio::task::spawn_blocking(move || file.write(data));
-        let written = writing.await;
-        self.is_behind.store(!matches!(written, Ok(Ok(()))), Ordering::Relaxed);
-        let error = match written {
+        let (file, turn) = (self.clone(), self.turn.clone().lock_owned().await);
+        // It ends also if the caller is gone, which is why it holds the turn.
+        let writing = tokio::task::spawn_blocking(move || {
+            file.is_behind.store(true, Ordering::Relaxed);
+            let written = file.write(data);
+            file.is_behind.store(written.is_err(), Ordering::Relaxed);
+            drop(turn);
+            written
+        });
+        let error = match writing.await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
@@ -143,6 +156,7 @@ fn checksum(body: &[u8]) -> String {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use futures_util::FutureExt as _;
     use yurt_test_support::TestDir;
 
     use super::*;
@@ -171,6 +185,15 @@ mod tests {
             !ConfigFile::new(folder.path(), "other").load().synced,
             "of another namespace"
         );
+    }
+
+    #[tokio::test]
+    async fn write_that_is_cut_ends_before_the_file_is_settled() {
+        let folder = TestDir::new();
+        let file = ConfigFile::new(folder.path(), "kube-system");
+        assert_eq!(file.store(some()).now_or_never(), None);
+        file.settled().await;
+        assert!(file.load().synced && !file.is_behind());
     }
 
     #[tokio::test]

@@ -112,6 +112,8 @@ impl HostNetworkFollower {
             }
         };
         token.run_until_cancelled(following).await;
+        // A write that lands later would outlive what a stop deletes of another cluster.
+        self.data.host_network().file.settled().await;
     }
 
     /// Reads the NodePool, then watches it until the watch ends.
