@@ -53,7 +53,7 @@ pub struct Approval {
     pub table: Table,
     /// Changes of the bindings so far.
     editions: Arc<Editions>,
-    /// True if an entry names a service account, or did. Only then the accounts of callers are read.
+    /// True if an entry names a service account, or did. Only then accounts are read for requests of single objects.
     knows_accounts: bool,
 }
 
@@ -90,7 +90,7 @@ struct Key {
 /// Names by which the filters may know a caller.
 struct Reader {
     component: String,
-    /// Service account of its token, unless no entry has named one yet.
+    /// Service account of its token, if that was read.
     account: Option<String>,
 }
 
@@ -225,8 +225,8 @@ impl Approver {
             }
         }
         let now = state.borrow_and_update().clone();
-        // An entry may name the account while the watch is open.
-        let reader = Reader::of(caller, now.knows_accounts || info.verb == Verb::Watch);
+        // An entry may name the account before the list is answered, or while the watch is open.
+        let reader = Reader::of(caller, now.knows_accounts || info.verb != Verb::Get);
         let (name, edition) = now.known_as(&reader, &resource);
         let chain = now.table.chain(name, &info.group, &info.resource, info.verb);
         let chain = chain.about(info.namespace.as_deref(), info.name.as_deref());

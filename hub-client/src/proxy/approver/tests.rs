@@ -224,7 +224,8 @@ async fn change_of_a_callers_name_is_another_edition_and_ends_its_watches_alone(
     let (agent, nameless) = (bearer("kube-proxy", AGENT), bearer("", AGENT));
     let other = "system:serviceaccount:kube-system:other";
     let others = [caller("kube-proxy"), bearer("kube-proxy", other), bearer("", other)];
-    let unread = approver.approve(&agent, &list).await.unwrap();
+    let one = get("/api/v1/namespaces/shop/services/web");
+    let unread = approver.approve(&agent, &one).await.unwrap();
     assert!(
         unread.key.unwrap().reader.account.is_none(),
         "no entry names an account"
@@ -280,6 +281,11 @@ async fn list_through_filters_that_have_changed_since_is_not_answered() {
     let (approver, state) = approver(&folder, false);
     sync(&state, &[]);
     let answered = || Response::new(yurt_runtime::http::empty());
+    // No entry has named an account before.
+    let approved = approver.approve(&bearer("coredns", AGENT), &get(SERVICES)).await;
+    sync(&state, &[("masterservice", AGENT)]);
+    let refused = approved.unwrap().ending(answered()).err();
+    assert_eq!(refused.map(|status| status.code()), Some(429), "by its account");
     for (path, expected) in [(SERVICES, Some(429)), ("/api/v1/namespaces/shop/services/web", None)] {
         for component in ["agent", "coredns"] {
             let approved = approver.approve(&caller(component), &get(path)).await.unwrap();
