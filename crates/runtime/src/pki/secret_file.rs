@@ -14,7 +14,7 @@ const PUBLIC_MODE: u32 = 0o644;
 /// Writes `content` to `path` with mode 0600, atomically and durably. Blocks.
 ///
 /// # Errors
-/// The message names `path`; the old content is still there then.
+/// The message names `path`. The old content is still there, or the new one, which a power cut may undo.
 pub fn write_secret(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     write(path, content.as_ref(), SECRET_MODE).map_err(|e| naming(path, &e))
 }
@@ -22,7 +22,7 @@ pub fn write_secret(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
 /// Writes `content` to `path` with mode 0644, atomically and durably. Blocks.
 ///
 /// # Errors
-/// The message names `path`; the old content is still there then.
+/// The message names `path`. The old content is still there, or the new one, which a power cut may undo.
 pub fn write_public(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     write(path, content.as_ref(), PUBLIC_MODE).map_err(|e| naming(path, &e))
 }
