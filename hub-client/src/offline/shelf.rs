@@ -296,12 +296,11 @@ impl Shelf {
         Ok(())
     }
 
-    /// Deletes all records.
+    /// Deletes all records, and the files of removed ones.
     pub fn clear(&self) {
         let _one = self.writing.lock();
-        let names: Vec<FileName> = self.index.lock().rows.keys().copied().collect();
-        for name in names {
-            self.index.lock().remove(&name);
+        let Index { rows, left, .. } = std::mem::take(&mut *self.index.lock());
+        for name in rows.into_keys().chain(left) {
             self.delete(&self.path(&name));
         }
     }

@@ -235,6 +235,16 @@ fn fail_to_remove(shelf: &Shelf, key: &str, path: &Path) {
 }
 
 #[test]
+fn files_of_removed_records_go_with_all_others() {
+    let folder = TestDir::new();
+    let shelf = open(&folder);
+    shelf.put(&record("a", "one")).unwrap();
+    fail_to_remove(&shelf, "a", &files(&folder)[0]);
+    shelf.clear();
+    assert!(files(&folder).is_empty());
+}
+
+#[test]
 fn failing_disk_keeps_the_old_record() {
     let folder = TestDir::new();
     let shelf = open(&folder);
