@@ -34,8 +34,10 @@ const PROGRAM_MAX: Duration = Duration::from_secs(10);
 /// Seconds that iptables waits for the lock of other programs.
 const LOCK_SECONDS: &str = "5";
 
-/// Exit code of iptables without its lock. The other programs do not use it.
-const BUSY_CODE: i32 = 4;
+/// Exit code of iptables without a resource: also if it cannot open the file of its lock, or the kernel refuses nftables.
+const NO_RESOURCE: i32 = 4;
+/// Part of its message while another program holds the lock.
+const LOCK_IS_HELD: &str = "holding the xtables lock";
 
 /// Desired network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,7 +308,8 @@ impl Programs for Installed {
 impl Installed {
     /// Runs the program; after `limit` it fails, and the program is killed.
     fn run_within(limit: Duration, program: &str, call: &[String], input: &str) -> Result<String, ProgramError> {
-        let failed = |why: String| ProgramError::Failed(format!("{program} {}: {why}", call.join(" ")));
+        let why = |message: String| format!("{program} {}: {message}", call.join(" "));
+        let failed = |message: String| ProgramError::Failed(why(message));
         let of_io = |error: io::Error| match error.kind() {
             ErrorKind::NotFound => ProgramError::Missing,
             _ => failed(error.to_string()),
@@ -326,11 +329,12 @@ impl Installed {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        let failure = failed(String::from_utf8_lossy(&output.stderr).trim().to_owned());
-        match (failure, output.status.code()) {
-            (ProgramError::Failed(why), Some(BUSY_CODE)) => Err(ProgramError::Busy(why)),
-            (failure, _) => Err(failure),
-        }
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let is_busy = output.status.code() == Some(NO_RESOURCE) && message.contains(LOCK_IS_HELD);
+        Err(match is_busy {
+            true => ProgramError::Busy(why(message)),
+            false => failed(message),
+        })
     }
 }
 

@@ -339,13 +339,28 @@ fn lock_that_another_program_holds_moves_no_rules() {
     assert_eq!(own.ensure_with(&machine).unwrap().firewall, Ok(()));
 }
 
+/// Messages of iptables, legacy and of nft.
 #[test]
-fn exit_code_of_a_held_lock_is_recognized() {
-    for (code, is_busy) in [(4, true), (1, false)] {
-        let call = ["-c".to_owned(), format!("echo held >&2; exit {code}")];
+fn only_a_lock_that_another_program_holds_is_busy() {
+    let held = "Another app is currently holding the xtables lock. Stopped waiting after 5s.";
+    for (code, why, is_busy) in [
+        (4, held, true),
+        (1, held, false),
+        (
+            4,
+            "Fatal: can't open lock file /run/xtables.lock: Read-only file system",
+            false,
+        ),
+        (
+            4,
+            "iptables v1.8.9 (nf_tables): Could not fetch rule set generation id",
+            false,
+        ),
+    ] {
+        let call = ["-c".to_owned(), format!("echo \"{why}\" >&2; exit {code}")];
         let error = Installed.run("sh", &call, "").unwrap_err();
         assert_eq!(matches!(error, ProgramError::Busy(_)), is_busy, "{error:?}");
-        assert!(error.text("sh").ends_with(": held"), "{error:?}");
+        assert!(error.text("sh").ends_with(why), "{error:?}");
     }
 }
 
