@@ -67,11 +67,14 @@ impl TypeMeta {
         })
     }
 
-    /// The type of valid JSON with one `apiVersion` and one `kind`: what follows them is not read. `None` if one is absent
-    /// or no text.
+    /// As [`Self::peek`] for valid JSON with one `apiVersion` and one `kind`: what follows them is not read. `None` if one is
+    /// no text.
     #[must_use]
     pub fn first(json: &[u8]) -> Option<Self> {
-        let text = |name| serde_json::from_slice(json.get(first_member(json, 0, name)?.value)?).ok();
+        let text = |name| match first_member(json, 0, name) {
+            Some(member) => serde_json::from_slice(json.get(member.value)?).ok(),
+            None => Some(String::new()),
+        };
         Some(Self {
             api_version: text("apiVersion")?,
             kind: text("kind")?,
