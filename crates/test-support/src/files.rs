@@ -1,8 +1,15 @@
-//! A folder that lives as long as its test.
+//! A folder that lives as long as its test, and a file that hangs.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use crate::PATIENCE;
 
 /// An empty folder, removed when dropped.
 #[derive(Debug)]
@@ -35,6 +42,50 @@ impl TestDir {
         std::fs::write(&path, content).expect("a test folder must be writable");
         path
     }
+}
+
+/// Makes a pipe at `path`, in place of a file that may be there. A reader waits as on a disk that hangs.
+///
+/// # Panics
+/// When the folder is not writable.
+pub fn hang(path: &Path) {
+    let _ = std::fs::remove_file(path);
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+}
+
+/// Runs `start` on a runtime with one thread, whose time passes at once while it is idle. When one of its tasks reads the
+/// pipe at `path` ([`hang`]), other tasks must run. The pipe is removed.
+///
+/// # Panics
+/// When the read holds the thread.
+pub fn runs_while_reading<T>(path: &Path, start: impl AsyncFnOnce() -> T + Send + 'static) {
+    let (reading, is_reading) = oneshot::channel();
+    let (running, runs) = mpsc::channel();
+    let runtime = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let _running = start().await;
+            is_reading.await.expect("the test waits");
+            let _ = running.send(());
+        });
+    });
+    // Waits for a reader.
+    let pipe = File::options().write(true).open(path).expect("a pipe");
+    reading.send(()).expect("the runtime waits");
+    let ran = runs.recv_timeout(PATIENCE / 4);
+    // Another read must not wait again.
+    std::fs::remove_file(path).expect("a pipe");
+    drop(pipe);
+    assert!(
+        ran.is_ok(),
+        "a read of {} holds a thread of the runtime",
+        path.display()
+    );
+    runtime.join().expect("no panic");
 }
 
 impl Default for TestDir {

@@ -16,7 +16,7 @@ mod metrics;
 mod pki;
 mod waiting;
 
-pub use files::TestDir;
+pub use files::{TestDir, hang, runs_while_reading};
 pub use growth::{LINEAR, cpu_seconds, growth};
 pub use metrics::misnamed_counters;
 pub use pki::TestPki;

@@ -126,3 +126,41 @@ impl Identity {
         token
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use yurt_runtime::tls::{PemIdentity, PemSource, ReloadingServerTls, ServerTls};
+    use yurt_test_support::{TestDir, TestPki, hang, runs_while_reading};
+
+    use super::*;
+
+    #[test]
+    fn certificate_file_that_hangs_holds_no_thread_of_the_runtime() {
+        let (folder, pki) = (TestDir::new(), TestPki::new());
+        let pair = pki.node("n1");
+        let path = folder.write("pair.pem", pair.cert_pem + &pair.key_pem);
+        let identity = PemIdentity::one_file(&path);
+        let client = ClientTls {
+            ca: PemSource::inline("CA", pki.ca_pem()),
+            identity: Some(identity.clone()),
+        };
+        let server = ServerTls {
+            identity,
+            client_ca: None,
+        };
+        let client = Identity::new("--test", client).unwrap();
+        let server = ReloadingServerTls::new(server).unwrap();
+        hang(&path);
+        runs_while_reading(&path, async move || {
+            let tasks = TaskGroup::new();
+            client.watch(&tasks);
+            tasks
+        });
+        hang(&path);
+        runs_while_reading(&path, async move || {
+            let tasks = TaskGroup::new();
+            server.watch(&tasks);
+            tasks
+        });
+    }
+}

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
-use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::kubeconfig::Token;
 use yurt_runtime::tls::POLL_INTERVAL;
+use yurt_runtime::{TaskGroup, files};
 
 /// Source of a token, and its value when last read.
 pub(super) struct TokenWatch {
@@ -54,11 +54,12 @@ impl TokenWatch {
         }
         let token = tasks.token();
         tasks.spawn_critical("reload-token", async move {
-            let due = async || {
+            let next = async |this: &mut Self| {
                 let _ = tokio::time::timeout(POLL_INTERVAL, wake.notified()).await;
+                this.take_change().await
             };
-            while token.run_until_cancelled(due()).await.is_some() {
-                match self.take_change() {
+            while let Some(taken) = token.run_until_cancelled(next(&mut self)).await {
+                match taken {
                     Ok(false) => {}
                     Ok(true) => {
                         tracing::info!(source = ?self.source, "Bearer token reloaded");
@@ -74,29 +75,42 @@ impl TokenWatch {
     }
 
     /// Returns true if the file has another token than before.
-    fn take_change(&mut self) -> io::Result<bool> {
-        let now = self.source.read()?;
+    async fn take_change(&mut self) -> io::Result<bool> {
+        let source = self.source.clone();
+        let now = files::access(move || source.read()).await?;
         Ok(std::mem::replace(&mut self.token, now.clone()) != now)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use yurt_test_support::TestDir;
+    use yurt_test_support::{TestDir, hang, runs_while_reading};
 
     use super::*;
 
-    #[test]
-    fn another_token_in_the_file_is_a_change_once_and_an_empty_file_is_none() {
+    #[tokio::test]
+    async fn another_token_in_the_file_is_a_change_once_and_an_empty_file_is_none() {
         let folder = TestDir::new();
         let mut watch = TokenWatch::new(Token::File(folder.write("token", "one\n"))).unwrap();
         assert_eq!(watch.token(), "one");
-        assert!(!watch.take_change().unwrap());
+        assert!(!watch.take_change().await.unwrap());
         folder.write("token", "two\n");
-        assert!(watch.take_change().unwrap() && !watch.take_change().unwrap());
+        assert!(watch.take_change().await.unwrap() && !watch.take_change().await.unwrap());
         assert_eq!(watch.token(), "two");
         folder.write("token", "");
-        assert!(watch.take_change().is_err());
+        assert!(watch.take_change().await.is_err());
         assert_eq!(watch.token(), "two");
+    }
+
+    #[test]
+    fn token_file_that_hangs_holds_no_thread_of_the_runtime() {
+        let folder = TestDir::new();
+        let path = folder.write("token", "one");
+        let watch = TokenWatch::new(Token::File(path.clone())).unwrap();
+        hang(&path);
+        runs_while_reading(&path, async move || {
+            let tasks = TaskGroup::new();
+            (watch.start(&tasks, Vec::new()), tasks)
+        });
     }
 }

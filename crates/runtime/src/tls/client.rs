@@ -9,6 +9,7 @@ use tracing::{info, warn};
 
 use super::reload::{POLL_INTERVAL, WatchedFiles};
 use super::{PemIdentity, PemSource, TlsError, provider};
+use crate::files;
 use crate::tasks::TaskGroup;
 
 /// Files that a client needs for TLS. ALPN is not part of it: [`HttpClient`](crate::http::client::HttpClient) sets it according to its protocol.
@@ -84,17 +85,18 @@ impl ReloadingClientTls {
         if self.files.is_empty() {
             return;
         }
-        let token = tasks.token();
+        let (this, token) = (Arc::new(self), tasks.token());
         tasks.spawn_critical("reload-client-tls", async move {
-            while token
-                .run_until_cancelled(tokio::time::sleep(POLL_INTERVAL))
-                .await
-                .is_some()
-            {
-                match self.poll_files() {
+            let next = async || {
+                tokio::time::sleep(POLL_INTERVAL).await;
+                let this = this.clone();
+                files::access(move || this.poll_files()).await
+            };
+            while let Some(polled) = token.run_until_cancelled(next()).await {
+                match polled {
                     Ok(None) => {}
                     Ok(Some(config)) => {
-                        info!(ca = %self.source.ca, "Client certificate or CA reloaded");
+                        info!(ca = %this.source.ca, "Client certificate or CA reloaded");
                         apply(config);
                     }
                     Err(error) => warn!(%error, "Keeping the previous client certificate and CA"),

@@ -14,6 +14,7 @@ use super::certificate::{Authorities, HolderVerifier};
 use super::reload::{POLL_INTERVAL, WatchedFiles};
 use super::{PemIdentity, PemSource, TlsError, provider};
 use crate::clock::Clock;
+use crate::files;
 use crate::tasks::TaskGroup;
 
 /// Files that a server needs for TLS.
@@ -193,12 +194,13 @@ impl ReloadingServerTls {
         }
         let (this, token) = (self.clone(), tasks.token());
         tasks.spawn_critical("reload-server-tls", async move {
-            while token
-                .run_until_cancelled(tokio::time::sleep(POLL_INTERVAL))
-                .await
-                .is_some()
-            {
-                match this.poll_files() {
+            let next = async || {
+                tokio::time::sleep(POLL_INTERVAL).await;
+                let this = this.clone();
+                files::access(move || this.poll_files()).await
+            };
+            while let Some(polled) = token.run_until_cancelled(next()).await {
+                match polled {
                     Ok(true) => {
                         info!(cert = %this.shared.source.identity.cert, "Serving certificate or client CA reloaded")
                     }
