@@ -9,6 +9,7 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, Status};
 use yurt_collection::Collection;
 use yurt_pool_protocol::feed::snapshot::Pending;
+use yurt_pool_protocol::fence::Claim;
 
 use super::Feed;
 use super::bodies::Bodies;
@@ -64,14 +65,22 @@ impl Feed {
         self.require(collection, self.held_bytes() - before + after)
     }
 
-    /// Checks that `more` bytes may arrive for `collection`, on top of those arriving for all collections. The caller
-    /// locks none of them.
+    /// Checks that `more` bytes may arrive for `collection`, on top of those arriving for all collections. What other
+    /// leaders than that of `claim` left unfinished gives way. The caller locks none of the collections.
     ///
     /// # Errors
     /// 413 without room.
-    pub(super) fn require_room_to_arrive(&self, collection: &PoolCollection, more: usize) -> Result<(), Status> {
-        let bytes: usize = self.collections().map(|one| one.arriving().bytes()).sum();
-        self.require(collection, bytes + more)
+    pub(super) fn require_room_to_arrive(
+        &self,
+        collection: &PoolCollection,
+        claim: &Claim,
+        more: usize,
+    ) -> Result<(), Status> {
+        let bytes = || more + self.collections().map(|one| one.arriving().bytes()).sum::<usize>();
+        if bytes() > self.bytes_max {
+            self.collections().for_each(|one| one.arriving().keep_only(claim));
+        }
+        self.require(collection, bytes())
     }
 
     fn require(&self, collection: &PoolCollection, bytes: usize) -> Result<(), Status> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ResourceVersion, Status};
-use yurt_collection::{Collection, History};
+use yurt_collection::Collection;
 use yurt_pool_protocol::feed::decode;
 use yurt_pool_protocol::feed::events::read_object;
 use yurt_pool_protocol::feed::snapshot::{Arriving, Pending, already_applied, apply, check};
@@ -51,19 +51,22 @@ impl Feed {
                 Ok::<_, Refusal>(held.position())
             })?;
             let (index, keys) = collection.arriving().announce(&mut call, applied)?;
-            let history_bytes = history.as_ref().map_or(0, History::bytes);
-            if let Err(status) = self.require_room_to_arrive(collection, history_bytes) {
-                collection.arriving().forget_announced();
+            let is_whole = index.is_some();
+            if let Some(index) = index {
+                self.require_caller(collection, user, &index)?;
+                let mut arriving = collection.arriving();
+                let before = arriving.pending.take();
+                let pending = |held: &Collection| Pending::of(&call, index, history, held, before);
+                arriving.pending = Some(collection.objects().read(pending));
+            }
+            if let Err(status) = self.require_room_to_arrive(collection, &claim, 0) {
+                // A repetition finds the room that this took, and that of the snapshot which it replaces.
+                *collection.arriving() = Arriving::default();
                 return Err(status.into());
             }
-            let Some(index) = index else {
+            if !is_whole {
                 return Ok(json!({ "announced": keys }));
-            };
-            self.require_caller(collection, user, &index)?;
-            let mut arriving = collection.arriving();
-            let before = arriving.pending.take();
-            let pending = |held: &Collection| Pending::of(&call, index, history, held, before);
-            arriving.pending = Some(collection.objects().read(pending));
+            }
         }
         self.give_back_disk(collection).await;
         if let Some(applied) = self.settle(collection, user, &claim).await? {
@@ -97,7 +100,7 @@ impl Feed {
         let begun = {
             let election = self.enter(collection, &claim, user)?;
             let bytes = objects.iter().map(Object::size).sum();
-            self.require_room_to_arrive(collection, bytes)?;
+            self.require_room_to_arrive(collection, &claim, bytes)?;
             match collection.arriving().pending_of(&call) {
                 Some(pending) => Ok(Arrival::of(pending, objects, self.spill_path(collection))?),
                 None => Err(fence::guard(&election)),

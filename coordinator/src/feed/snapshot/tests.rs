@@ -179,7 +179,7 @@ fn feed_of(disk: &Arc<Disk>, bytes_max: usize) -> (Arc<Feed>, Arc<PoolCollection
 
 async fn take(feed: &Arc<Feed>, path: &str, mut body: Value) -> Result<Value, FeedError> {
     body["store"] = json!("s");
-    body["epoch"] = json!(1);
+    body["epoch"] = json!(feed.fence.election().epoch);
     if body.get("generation").is_none() {
         body["generation"] = json!(0);
     }
@@ -380,23 +380,28 @@ async fn answer_names_a_bounded_number_of_missing_bodies() {
     assert_eq!(left["missing"], MISSING_MAX);
 }
 
+fn is_too_large(answer: &Result<Value, FeedError>) -> bool {
+    matches!(answer, Err(FeedError::Status(status)) if status.code() == 413)
+}
+
+/// Keys and RVs of a list with a history of one deletion that has `bytes`.
+fn index_with_deletion(bytes: usize) -> Value {
+    let metadata = json!({"namespace": "x", "name": "b", "uid": "v", "resourceVersion": "6"});
+    let gone = json!({"metadata": metadata, "data": "x".repeat(bytes)});
+    let history = json!({"floor": "1", "gaps": [], "tombstones": [gone], "ranges": []});
+    json!({"at": "7", "index": [["x/a", "5"]], "history": history})
+}
+
 /// A history arrives with its index, and is held until the last body has come.
 #[tokio::test]
 async fn history_of_a_snapshot_counts_among_the_bytes_that_arrive() {
     let disk = FaultyDisk::new();
     let (feed, collection) = feed_of(&disk.disk, 20_000);
-    let deletions = |bytes: usize| {
-        let metadata = json!({"namespace": "x", "name": "b", "uid": "v", "resourceVersion": "6"});
-        let gone = json!({"metadata": metadata, "data": "x".repeat(bytes)});
-        let history = json!({"floor": "1", "gaps": [], "tombstones": [gone], "ranges": []});
-        json!({"at": "7", "index": [["x/a", "5"]], "history": history})
-    };
-    let refused = take(&feed, "services/snapshot", deletions(30_000)).await;
-    assert!(
-        matches!(&refused, Err(FeedError::Status(status)) if status.code() == 413),
-        "{refused:?}"
-    );
-    take(&feed, "services/snapshot", deletions(9_000)).await.unwrap();
+    let refused = take(&feed, "services/snapshot", index_with_deletion(30_000)).await;
+    assert!(is_too_large(&refused), "{refused:?}");
+    take(&feed, "services/snapshot", index_with_deletion(9_000))
+        .await
+        .unwrap();
     let arriving = collection.arriving().bytes();
     assert!((9_000..20_000).contains(&arriving), "{arriving}");
 }
@@ -411,6 +416,61 @@ async fn missing_keys_of_a_snapshot_count_among_the_bytes_that_arrive() {
     take(&feed, "services/snapshot", index(&name)).await.unwrap();
     let arriving = collection.arriving().bytes();
     assert!((18_000..20_000).contains(&arriving), "{arriving}");
+}
+
+#[tokio::test]
+async fn snapshot_needs_no_room_beside_the_one_that_it_replaces() {
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_of(&disk.disk, 20_000);
+    for bytes in [12_000, 13_000] {
+        let announced = take(&feed, "services/snapshot", index_with_deletion(bytes)).await;
+        announced.unwrap();
+        assert!(collection.arriving().bytes() > bytes);
+    }
+}
+
+/// The bytes of the last part are known only when no more parts follow.
+#[tokio::test]
+async fn last_part_of_an_index_counts_and_a_refused_one_leaves_nothing() {
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_of(&disk.disk, 30_000);
+    let part = |from: usize, more: bool| {
+        let key = format!("x/{from}{}", "k".repeat(12_000));
+        json!({"at": "7", "from": from, "more": more, "index": [[key, "5"]]})
+    };
+    take(&feed, "services/snapshot", part(0, true)).await.unwrap();
+    let refused = take(&feed, "services/snapshot", part(1, false)).await;
+    assert!(is_too_large(&refused), "{refused:?}");
+    assert_eq!(collection.arriving().bytes(), 0);
+    take(&feed, "endpoints/snapshot", part(0, false)).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_former_leader_left_unfinished_gives_way_to_its_successor() {
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_of(&disk.disk, 20_000);
+    let index = json!({"at": "7", "more": true, "index": [["k".repeat(4_000), "5"]]});
+    take(&feed, "endpoints/snapshot", index).await.unwrap();
+    take(&feed, "services/snapshot", index_with_deletion(12_000))
+        .await
+        .unwrap();
+    let refused = take(&feed, "endpoints/snapshot", index_with_deletion(13_000)).await;
+    assert!(
+        is_too_large(&refused),
+        "what its own leader announced stays: {refused:?}"
+    );
+    let record = feed.fence.election().next("n1_1", None).encode();
+    feed.fence.published(ResourceVersion(2), &record).unwrap();
+    let small = json!({"at": "7", "index": [["x/a", "5"]]});
+    take(&feed, "endpoints/snapshot", small).await.unwrap();
+    assert!(
+        collection.arriving().bytes() > 12_000,
+        "it may be used again while there is room"
+    );
+    take(&feed, "endpoints/snapshot", index_with_deletion(13_000))
+        .await
+        .unwrap();
+    assert_eq!(collection.arriving().bytes(), 0);
 }
 
 /// The leader takes a resource out of the scope while a call about it runs. What came with that call holds no room that

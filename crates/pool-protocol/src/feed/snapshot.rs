@@ -100,9 +100,10 @@ impl<B: Bodies> Arriving<B> {
         Ok((Some(announced.index), keys))
     }
 
-    /// Drops an index that is too large.
-    pub fn forget_announced(&mut self) {
-        self.announced = None;
+    /// Drops what came with other claims.
+    pub fn keep_only(&mut self, claim: &Claim) {
+        self.announced.take_if(|announced| announced.version.0 != *claim);
+        self.pending.take_if(|pending| pending.version.0 != *claim);
     }
 
     /// Bytes of the whole incoming data.
