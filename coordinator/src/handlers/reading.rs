@@ -39,7 +39,10 @@ pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, St
     if message(&call.resource).is_some() || expected.check(&object).is_err() {
         return Ok(object);
     }
-    let repeated = typed::repeated_fields(&call.body);
+    let repeated = match validation {
+        FieldValidation::Ignore => Vec::new(),
+        FieldValidation::Warn | FieldValidation::Strict => typed::repeated_fields(&call.body),
+    };
     custom(&call.resource, object, repeated, validation, &call.warnings).map_err(|why| {
         let (name, version) = (&kind.kind, &kind.version);
         Status::bad_request(format!(

@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 
 use crate::schema::{self, Field, FieldType, Message};
 use yurt_apimachinery::nesting;
+use yurt_apimachinery::text::{cut, go_quote};
 
 mod conforms;
 mod repeated;
@@ -29,6 +30,8 @@ use scalars::{number_fits, takes_text, text_fault};
 
 /// Most faults that are kept of one body, as upstream; further ones add no information.
 const ERRORS_MAX: usize = 100;
+/// Most bytes of a path, and of the name below it, that a fault shows.
+const SHOWN_BYTES_MAX: usize = 1024;
 
 /// Result of decoding a body.
 #[derive(Clone, Debug, PartialEq)]
@@ -189,18 +192,19 @@ impl Reader {
         if self.faults.len() >= ERRORS_MAX {
             return;
         }
-        let path = self.below(name);
-        let fault = format!("{what} field {}", yurt_apimachinery::text::go_quote(&path));
+        let fault = format!("{what} field {}", go_quote(&self.shown_below(name)));
         if !self.faults.contains(&fault) {
             self.faults.push(fault);
         }
     }
 
-    fn below(&self, name: &str) -> String {
+    /// The path of a member, cut where it is too long. Names may be as long as a body, with many faults below them.
+    fn shown_below(&self, name: &str) -> String {
+        let name = cut(name, SHOWN_BYTES_MAX);
         if self.path.is_empty() {
-            name.to_owned()
+            name.into_owned()
         } else {
-            format!("{}.{name}", self.path)
+            format!("{}.{name}", cut(&self.path, SHOWN_BYTES_MAX))
         }
     }
 

@@ -137,6 +137,21 @@ mod tests {
     }
 
     #[test]
+    fn names_and_paths_of_faults_are_cut() {
+        let long = "x".repeat(1 << 20);
+        let fields: String = (0..200).map(|n| format!(r#""{n}":0,"{n}":0,"#)).collect();
+        let below = format!(r#"{{"{long}": {{{fields} "a": 0, "a": 0}}}}"#);
+        let name = format!(r#"{{"{long}": 0, "{long}": 0}}"#);
+        for text in [below, name] {
+            let faults = repeated_fields(text.as_bytes());
+            let bytes: usize = faults.iter().map(String::len).sum();
+            assert!(!faults.is_empty() && bytes < 256 << 10, "{bytes} bytes");
+        }
+        let faults = operation_faults(format!(r#"[{{"{long}": 0}}]"#).as_bytes());
+        assert!(faults[0].starts_with(r#"unknown field "[0].xxx"#) && faults[0].len() < 2 << 10);
+    }
+
+    #[test]
     fn operations_have_four_members() {
         let patch = br#"[{"op": "add", "path": "/a", "value": {"x": 1, "x": 2}},
             {"op": "test", "op": "add", "path": "/b", "value": [{"y": 1}], "odd": {"z": 1, "z": 1}}]"#;
