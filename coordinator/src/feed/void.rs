@@ -158,10 +158,17 @@ impl Feed {
     /// 404 for a collection that does not exist; errors of the store, after which a repetition continues.
     pub(crate) async fn void(&self, name: &str, serve: impl Fn()) -> Result<(), Status> {
         let missing = || Status::failure(404, "NotFound", format!("{name} is not a collection of this pool"));
-        let old = self.collections.named(name).ok_or_else(missing)?;
-        // No running call may apply its data to the collection that is dropped.
-        let _turn = old.turn().await;
-        let _one = self.scope.changing().await;
+        let present = || self.collections.named(name).ok_or_else(missing);
+        let (old, _turn, _one) = loop {
+            let old = present()?;
+            // No running call may apply its data to the collection that is dropped.
+            let turn = old.turn().await;
+            let one = self.scope.changing().await;
+            // Another void or a change of the scope may have replaced it.
+            if Arc::ptr_eq(&old, &present()?) {
+                break (old, turn, one);
+            }
+        };
         let empty = self.replace_with_nothing(&old).await;
         let empty = empty.map_err(|error| status_error::of_storage(&error))?;
         let feeders = self.voids.begin_feeders(name);

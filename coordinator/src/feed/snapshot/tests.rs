@@ -521,3 +521,39 @@ async fn call_that_waited_takes_its_turn_at_the_present_collection() {
     drop(other_call);
     call.await.unwrap();
 }
+
+/// Another void, or a change of the scope, replaces the collection while a void waits for its turn.
+#[tokio::test]
+async fn void_that_waited_takes_its_turn_at_the_present_collection() {
+    let disk = FaultyDisk::new();
+    let (feed, former) = feed_on(&disk.disk);
+    feed.storage.attach(Arc::new(Nobody)).await.unwrap();
+    let call = former.turn().await;
+    let mut void = std::pin::pin!(feed.void("services", || ()));
+    assert!(void.as_mut().now_or_never().is_none());
+    let replica = feed.replicas.named("services").unwrap();
+    feed.collections.insert(PoolCollection::new(replica));
+    let present = feed.collections.named("services").unwrap();
+    let other_call = present.turn().await;
+    drop(call);
+    assert!(void.as_mut().now_or_never().is_none());
+    assert!(feed.scope.changing().now_or_never().is_some(), "the void has not begun");
+    drop(other_call);
+    void.await.unwrap();
+    let empty = feed.collections.named("services").unwrap();
+    assert!(!Arc::ptr_eq(&empty, &present));
+}
+
+#[tokio::test]
+async fn void_that_waited_brings_no_removed_collection_back() {
+    let disk = FaultyDisk::new();
+    let (feed, former) = feed_on(&disk.disk);
+    feed.storage.attach(Arc::new(Nobody)).await.unwrap();
+    let call = former.turn().await;
+    let mut void = std::pin::pin!(feed.void("services", || ()));
+    assert!(void.as_mut().now_or_never().is_none());
+    feed.collections.remove("services");
+    drop(call);
+    assert_eq!(void.await.unwrap_err().code(), 404);
+    assert!(feed.collections.named("services").is_none());
+}
