@@ -27,8 +27,8 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Header with which etcd immediately rejects calls that need a leader while it has none, and ends such streams.
 const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
 
-/// Refusals by one member alone, under codes that stand for the whole cluster otherwise: it is a learner, or it applies
-/// changes too slowly.
+/// Refusals by one member alone, under codes that have other meanings as well: it is a learner, or it applies changes
+/// too slowly.
 const OF_MEMBER: [&str; 2] = ["not supported for learner", "too many requests"];
 
 /// Reason why a call has no answer.
@@ -97,6 +97,11 @@ pub(super) async fn unary<R: Message + Default>(
     }
 }
 
+/// True if one member refused the call before it did anything.
+fn is_of_member(message: &str) -> bool {
+    OF_MEMBER.iter().any(|text| message.contains(text))
+}
+
 // === impl CallError ===
 
 impl CallError {
@@ -106,7 +111,9 @@ impl CallError {
             Self::Transport(error) => error.never_sent(),
             // Rejected before a proposal, or because of the request itself.
             Self::Refused { code, message } => {
-                matches!(code, 3 | 5 | 7 | 8 | 9 | 11 | 12 | 16) || message.contains("no leader")
+                matches!(code, 3 | 5 | 7 | 8 | 9 | 11 | 12 | 16)
+                    || message.contains("no leader")
+                    || is_of_member(message)
             }
             Self::TooLarge(_) | Self::Malformed(_) => false,
         }
@@ -117,9 +124,7 @@ impl CallError {
         match self {
             Self::Transport(_) | Self::Malformed(_) => true,
             // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED (no etcd behind the port), INTERNAL, UNAVAILABLE.
-            Self::Refused { code, message } => {
-                matches!(code, 2 | 4 | 12 | 13 | 14) || OF_MEMBER.iter().any(|text| message.contains(text))
-            }
+            Self::Refused { code, message } => matches!(code, 2 | 4 | 12 | 13 | 14) || is_of_member(message),
             Self::TooLarge(_) => false,
         }
     }
@@ -306,6 +311,7 @@ mod tests {
             error.is_of_server() && error.never_applied()
         };
         assert!(is_left(9, "etcdserver: rpc not supported for learner"));
+        assert!(is_left(14, "etcdserver: rpc not supported for learner"), "etcd 3.5");
         assert!(is_left(8, "etcdserver: too many requests"));
         assert!(!is_left(9, "etcdserver: not leader"));
         assert!(!is_left(8, "etcdserver: mvcc: database space exceeded"));
