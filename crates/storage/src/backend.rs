@@ -67,7 +67,8 @@ pub struct Op {
 }
 
 /// Reason why a transaction failed. `Full` and `Unavailable` are worth a retry later. Nothing was written, except
-/// perhaps with `Unknown`, and with `Full` by the write that fills an etcd: etcd applies it and reports this error.
+/// perhaps with `Unknown`, and with `Full` by the write that fills an etcd: etcd applies it and reports this error. A
+/// commit that the embedded store refused may be on the disk until it is reverted; a kill before that shows it (ADR 0003).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
     /// A precondition failed.
