@@ -352,16 +352,15 @@ impl Serving {
 
 impl Limits {
     /// The same limits, or lower ones where `files` open files do not suffice, which is logged. Waiting connections give way
-    /// first, then strangers down to a quarter of the files, then known clients.
+    /// first, down to a quarter as many as strangers; then strangers, down to a quarter of the files; then known clients.
     #[must_use]
     pub fn within(mut self, files: usize) -> Self {
         let wanted = self.files();
         if wanted > files {
             // Each of them may also be of this machine.
             let pairs = files.saturating_sub(self.max_connections) / 2;
-            let strangers = pairs.saturating_sub(1).max(files / 8);
-            self.max_strangers = self.max_strangers.min(strangers).max(1);
-            let waiting = pairs.saturating_sub(self.max_strangers);
+            self.max_strangers = self.max_strangers.min((pairs / 5 * 4).max(files / 8)).max(1);
+            let waiting = pairs.saturating_sub(self.max_strangers).max(self.max_strangers / 4);
             self.max_waiting = self.max_waiting.min(waiting).max(1);
             let left = files.saturating_sub(2 * (self.max_strangers + self.max_waiting));
             self.max_connections = self.max_connections.min(left).max(1);

@@ -383,9 +383,9 @@ fn short_files_are_taken_from_those_that_wait_first() {
     let expected = [
         (200, (100, 20, 30)),
         (199, (100, 20, 29)),
-        (142, (100, 20, 1)),
-        (140, (100, 19, 1)),
-        (120, (88, 15, 1)),
+        (150, (100, 20, 5)),
+        (140, (98, 17, 4)),
+        (120, (84, 15, 3)),
     ];
     for (files, expected) in expected {
         assert_eq!(granted(files), expected, "{files} files");
