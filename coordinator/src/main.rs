@@ -11,9 +11,9 @@ use yurt_runtime::{exit, failpoints, files, log, shutdown, tls};
 const WORKER_THREADS: usize = 2;
 /// Stack of each thread, in bytes; no code here recurses deeply.
 const STACK_BYTES: usize = 512 << 10;
-/// Maximum number of threads for commits of pool data and for large bodies. At a time one large body of clients and one of
-/// the feed is worked on.
-const BLOCKING_THREADS: usize = 6;
+/// Maximum number of threads for commits of pool data, for large bodies, and for files that are read again. At a time one
+/// large body of clients and one of the feed is worked on. Six kinds of files may wait for a disk that hangs.
+const BLOCKING_THREADS: usize = 12;
 /// Exit code for a bad command line.
 const BAD_FLAGS: u8 = 2;
 

@@ -29,7 +29,8 @@ pub(super) async fn filters(app: Arc<App>, stop: CancellationToken) {
 
 async fn repeat(stop: CancellationToken, reload: impl Fn() + Clone + Send + 'static) {
     while elapsed(RELOAD_EVERY, &stop).await {
-        stop.run_until_cancelled(files::access(reload.clone())).await;
+        // To its end: what it changes must not outlive the stop.
+        files::access(reload.clone()).await;
     }
 }
 

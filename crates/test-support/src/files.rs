@@ -1,11 +1,12 @@
 //! A folder that lives as long as its test, and a file that hangs.
 
-use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -73,8 +74,7 @@ pub fn runs_while_reading<T>(path: &Path, start: impl AsyncFnOnce() -> T + Send 
             let _ = running.send(());
         });
     });
-    // Waits for a reader.
-    let pipe = File::options().write(true).open(path).expect("a pipe");
+    let pipe = opened_for_writing(path);
     reading.send(()).expect("the runtime waits");
     let ran = runs.recv_timeout(PATIENCE / 4);
     // Another read must not wait again.
@@ -86,6 +86,18 @@ pub fn runs_while_reading<T>(path: &Path, start: impl AsyncFnOnce() -> T + Send 
         path.display()
     );
     runtime.join().expect("no panic");
+}
+
+/// Opens a pipe that somebody reads. Waits for the reader.
+fn opened_for_writing(path: &Path) -> OwnedFd {
+    let begun = Instant::now();
+    loop {
+        match open(path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(pipe) => return pipe,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "no reader of {}: {error}", path.display()),
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 impl Default for TestDir {

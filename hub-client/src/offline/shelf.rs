@@ -95,6 +95,8 @@ struct Row {
     used: u64,
     /// Checksum of the file; `None` before it is first read.
     sum: Option<[u8; 32]>,
+    /// False after a failed write: a power cut may undo what the file has.
+    is_synced: bool,
 }
 
 // === impl Index ===
@@ -112,6 +114,7 @@ impl Index {
             size,
             used: self.uses,
             sum,
+            is_synced: true,
         };
         self.rows.insert(name, row);
     }
@@ -235,6 +238,7 @@ impl Shelf {
         let new = sum(&file);
         let held = self.index.lock().used(&name);
         if let Some(row) = held
+            && row.is_synced
             && row.size == size
             && row.sum.or_else(|| self.read_file(&name).ok().map(|held| sum(&held))) == Some(new)
         {
@@ -264,12 +268,16 @@ impl Shelf {
 
     /// Enters the file that a failed write left: the former one or the new one.
     fn look_up(&self, name: &FileName, share: Share) {
-        let Ok(file) = fs::metadata(self.path(name)) else {
-            return;
-        };
+        let file = fs::metadata(self.path(name));
         let mut index = self.index.lock();
-        if !index.left.contains(name) {
+        if index.left.contains(name) {
+            return;
+        }
+        if let Ok(file) = file {
             index.insert(*name, share, file.len(), None);
+        }
+        if let Some(row) = index.rows.get_mut(name) {
+            row.is_synced = false;
         }
     }
 

@@ -194,7 +194,12 @@ fn file_of_a_write_that_failed_after_its_rename_is_known() {
     shelf.remove("a").unwrap();
     assert!(!path.exists(), "a restart would read it");
 
-    shelf.put(&record("a", "one")).unwrap();
+    fail_late("one");
+    assert!(
+        shelf.put(&record("a", "one")).unwrap(),
+        "a power cut may undo the first"
+    );
+    assert!(!shelf.put(&record("a", "one")).unwrap());
     fail_late("two, longer");
     assert_eq!(shelf.totals(), open(&folder).totals());
     assert!(shelf.put(&record("a", "one")).unwrap(), "the file is another one");
