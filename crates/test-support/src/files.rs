@@ -1,12 +1,11 @@
 //! A folder that lives as long as its test, and a file that hangs.
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -88,16 +87,13 @@ pub fn runs_while_reading<T>(path: &Path, start: impl AsyncFnOnce() -> T + Send 
     runtime.join().expect("no panic");
 }
 
-/// Opens a pipe that somebody reads. Waits for the reader.
-fn opened_for_writing(path: &Path) -> OwnedFd {
-    let begun = Instant::now();
-    loop {
-        match open(path, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()) {
-            Ok(pipe) => return pipe,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "no reader of {}: {error}", path.display()),
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+/// Opens a pipe once it has a reader.
+fn opened_for_writing(path: &Path) -> File {
+    let (opened, pipe) = mpsc::channel();
+    let path = path.to_owned();
+    thread::spawn(move || opened.send(File::options().write(true).open(path)));
+    let pipe = pipe.recv_timeout(PATIENCE).expect("a reader of the pipe");
+    pipe.expect("a pipe")
 }
 
 impl Default for TestDir {
