@@ -483,10 +483,11 @@ mod tests {
     use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::Clock;
     use yurt_storage::OnlyWriter as _;
-    use yurt_storage::embedded::{Disk, FileBackend, LockedFile, OpenError};
+    use yurt_storage::embedded::{Disk, OpenError};
     use yurt_test_support::TestDir;
 
     use super::*;
+    use crate::replicas::disk::failing_reads::FailingReads;
 
     struct Held {
         cache: Cache,
@@ -772,38 +773,6 @@ mod tests {
         assert!(entry.replica().is_served());
     }
 
-    /// A file of which one read fails, after a number of others.
-    #[derive(Debug)]
-    struct FailingOnce {
-        file: LockedFile,
-        reads_left: Arc<AtomicI64>,
-    }
-
-    impl FileBackend for FailingOnce {
-        fn size(&self) -> io::Result<u64> {
-            self.file.size()
-        }
-
-        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-            match self.reads_left.fetch_sub(1, Ordering::SeqCst) {
-                0 => Err(io::Error::other("the bus was reset")),
-                _ => self.file.read_at(offset, out),
-            }
-        }
-
-        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-            self.file.write_at(offset, data)
-        }
-
-        fn set_size(&self, size: u64) -> io::Result<()> {
-            self.file.set_size(size)
-        }
-
-        fn sync(&self) -> io::Result<()> {
-            self.file.sync()
-        }
-    }
-
     /// More than the database holds in memory, so a start reads it from the disk again.
     fn large_pod() -> Object {
         let mut state = 1_u64;
@@ -832,9 +801,11 @@ mod tests {
             let (clock, hand) = Clock::fake();
             let reads_left = Arc::new(AtomicI64::new(-1));
             let again = held.restarted_on(clock.clone(), &|path| {
-                let file = LockedFile::open(path).unwrap();
                 let reads_left = reads_left.clone();
-                Disk::open_on(path, Arc::new(FailingOnce { file, reads_left }), clock.clone())
+                let fails = move |_| {
+                    (reads_left.fetch_sub(1, Ordering::SeqCst) == 0).then(|| io::Error::other("the bus was reset"))
+                };
+                Disk::open_on(path, FailingReads::open(path, fails), clock.clone())
             });
             reads_left.store(fails_at, Ordering::SeqCst);
             let advancing = async {

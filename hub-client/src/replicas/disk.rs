@@ -14,6 +14,9 @@ use yurt_storage::{Replicas, StorageError};
 
 use super::origin::Origin;
 
+#[cfg(test)]
+pub(crate) mod failing_reads;
+
 /// Name of the file in the directory of the durable copy.
 pub const FILE: &str = "replicas.redb";
 /// Name of the failure when the durable copy could not be opened unchanged.
@@ -181,13 +184,15 @@ pub fn is_full(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use yurt_apimachinery::kind::find_kind;
     use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::Clock;
     use yurt_storage::OnlyWriter as _;
-    use yurt_storage::embedded::{FileBackend, LockedFile};
     use yurt_test_support::TestDir;
 
+    use super::failing_reads::FailingReads;
     use super::*;
     use crate::replicas::origin::OriginVerdict;
 
@@ -317,38 +322,6 @@ mod tests {
         assert!(open(folder.path(), "p", (&kinds(), usize::MAX), &refused).is_err());
     }
 
-    /// A file with one byte that the medium lost.
-    #[derive(Debug)]
-    struct BadSector {
-        file: LockedFile,
-        at: u64,
-    }
-
-    impl FileBackend for BadSector {
-        fn size(&self) -> io::Result<u64> {
-            self.file.size()
-        }
-
-        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-            match (offset..offset + out.len() as u64).contains(&self.at) {
-                true => Err(io::Error::from_raw_os_error(EIO)),
-                false => self.file.read_at(offset, out),
-            }
-        }
-
-        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-            self.file.write_at(offset, data)
-        }
-
-        fn set_size(&self, size: u64) -> io::Result<()> {
-            self.file.set_size(size)
-        }
-
-        fn sync(&self) -> io::Result<()> {
-            self.file.sync()
-        }
-    }
-
     #[tokio::test]
     async fn file_on_a_bad_sector_is_made_again() {
         let folder = TestDir::new();
@@ -361,8 +334,8 @@ mod tests {
         let asked = std::cell::Cell::new(0);
         let bad = |path: &Path| match asked.replace(asked.get() + 1) {
             0 => {
-                let file = LockedFile::open(path).unwrap();
-                Disk::open_on(path, Arc::new(BadSector { file, at }), Clock::system())
+                let lost = move |read: Range<u64>| read.contains(&at).then(|| io::Error::from_raw_os_error(EIO));
+                Disk::open_on(path, FailingReads::open(path, lost), Clock::system())
             }
             _ => real(path),
         };

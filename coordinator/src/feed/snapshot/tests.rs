@@ -392,17 +392,20 @@ fn index_with_deletion(bytes: usize) -> Value {
     json!({"at": "7", "index": [["x/a", "5"]], "history": history})
 }
 
+/// Announces a snapshot of Services. Returns the bytes that arrive for them then.
+async fn arriving_after(index: Value, (feed, collection): &(Arc<Feed>, Arc<PoolCollection>)) -> usize {
+    take(feed, "services/snapshot", index).await.unwrap();
+    collection.arriving().bytes()
+}
+
 /// A history arrives with its index, and is held until the last body has come.
 #[tokio::test]
 async fn history_of_a_snapshot_counts_among_the_bytes_that_arrive() {
     let disk = FaultyDisk::new();
-    let (feed, collection) = feed_of(&disk.disk, 20_000);
-    let refused = take(&feed, "services/snapshot", index_with_deletion(30_000)).await;
+    let feed = feed_of(&disk.disk, 20_000);
+    let refused = take(&feed.0, "services/snapshot", index_with_deletion(30_000)).await;
     assert!(is_too_large(&refused), "{refused:?}");
-    take(&feed, "services/snapshot", index_with_deletion(9_000))
-        .await
-        .unwrap();
-    let arriving = collection.arriving().bytes();
+    let arriving = arriving_after(index_with_deletion(9_000), &feed).await;
     assert!((9_000..20_000).contains(&arriving), "{arriving}");
 }
 
@@ -410,22 +413,17 @@ async fn history_of_a_snapshot_counts_among_the_bytes_that_arrive() {
 #[tokio::test]
 async fn missing_keys_of_a_snapshot_count_among_the_bytes_that_arrive() {
     let disk = FaultyDisk::new();
-    let (feed, collection) = feed_of(&disk.disk, 60_000);
-    let name = "x".repeat(9_000);
-    let index = |name: &str| json!({"at": "7", "index": [[format!("x/{name}"), "5"]]});
-    take(&feed, "services/snapshot", index(&name)).await.unwrap();
-    let arriving = collection.arriving().bytes();
+    let index = json!({"at": "7", "index": [[format!("x/{}", "x".repeat(9_000)), "5"]]});
+    let arriving = arriving_after(index, &feed_of(&disk.disk, 60_000)).await;
     assert!((18_000..20_000).contains(&arriving), "{arriving}");
 }
 
 #[tokio::test]
 async fn snapshot_needs_no_room_beside_the_one_that_it_replaces() {
     let disk = FaultyDisk::new();
-    let (feed, collection) = feed_of(&disk.disk, 20_000);
+    let feed = feed_of(&disk.disk, 20_000);
     for bytes in [12_000, 13_000] {
-        let announced = take(&feed, "services/snapshot", index_with_deletion(bytes)).await;
-        announced.unwrap();
-        assert!(collection.arriving().bytes() > bytes);
+        assert!(arriving_after(index_with_deletion(bytes), &feed).await > bytes);
     }
 }
 

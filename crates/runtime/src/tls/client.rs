@@ -7,9 +7,8 @@ use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::sign::CertifiedKey;
 use tracing::{info, warn};
 
-use super::reload::{POLL_INTERVAL, WatchedFiles};
+use super::reload::{self, WatchedFiles};
 use super::{PemIdentity, PemSource, TlsError, provider};
-use crate::files;
 use crate::tasks::TaskGroup;
 
 /// Files that a client needs for TLS. ALPN is not part of it: [`HttpClient`](crate::http::client::HttpClient) sets it according to its protocol.
@@ -80,29 +79,23 @@ impl ReloadingClientTls {
         self.files.rebuilt(|| self.source.config())
     }
 
-    /// Starts the task that passes a changed configuration to `apply`, checking every [`POLL_INTERVAL`].
+    /// Starts the task that passes a changed configuration to `apply`, checking every [`POLL_INTERVAL`](reload::POLL_INTERVAL).
     pub fn watch(self, tasks: &TaskGroup, apply: impl Fn(ClientConfig) + Send + Sync + 'static) {
         if self.files.is_empty() {
             return;
         }
-        let (this, token) = (Arc::new(self), tasks.token());
-        tasks.spawn_critical("reload-client-tls", async move {
-            let next = async || {
-                tokio::time::sleep(POLL_INTERVAL).await;
-                let this = this.clone();
-                files::access(move || this.poll_files()).await
-            };
-            while let Some(polled) = token.run_until_cancelled(next()).await {
-                match polled {
-                    Ok(None) => {}
-                    Ok(Some(config)) => {
-                        info!(ca = %this.source.ca, "Client certificate or CA reloaded");
-                        apply(config);
-                    }
-                    Err(error) => warn!(%error, "Keeping the previous client certificate and CA"),
-                }
+        let this = Arc::new(self);
+        let polled = this.clone();
+        let poll = move || polled.poll_files();
+        let take = move |changed| match changed {
+            Ok(None) => {}
+            Ok(Some(config)) => {
+                info!(ca = %this.source.ca, "Client certificate or CA reloaded");
+                apply(config);
             }
-        });
+            Err(error) => warn!(%error, "Keeping the previous client certificate and CA"),
+        };
+        tasks.spawn_critical("reload-client-tls", reload::repeat(tasks.token(), poll, take));
     }
 }
 

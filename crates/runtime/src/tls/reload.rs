@@ -6,11 +6,29 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use super::{PemSource, TlsError};
+use crate::files;
 
 /// Interval between reads of the files; a rotated certificate is in use after at most this time.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Calls `poll` every [`POLL_INTERVAL`] on a thread apart from the runtime's, because a disk may hang, and passes its
+/// result to `take`. Ends when `token` is cancelled.
+pub(super) async fn repeat<T: Send + 'static>(
+    token: CancellationToken,
+    poll: impl Fn() -> T + Clone + Send + 'static,
+    take: impl Fn(T),
+) {
+    let next = async || {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        files::access(poll.clone()).await
+    };
+    while let Some(polled) = token.run_until_cancelled(next()).await {
+        take(polled);
+    }
+}
 
 /// The files behind a configuration, with their contents when it was built.
 #[derive(Debug)]

@@ -11,10 +11,9 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::certificate::{Authorities, HolderVerifier};
-use super::reload::{POLL_INTERVAL, WatchedFiles};
+use super::reload::{self, WatchedFiles};
 use super::{PemIdentity, PemSource, TlsError, provider};
 use crate::clock::Clock;
-use crate::files;
 use crate::tasks::TaskGroup;
 
 /// Files that a server needs for TLS.
@@ -187,27 +186,18 @@ impl ReloadingServerTls {
         Ok(true)
     }
 
-    /// Starts the task that calls [`Self::poll_files`] every [`POLL_INTERVAL`] and logs the result.
+    /// Starts the task that calls [`Self::poll_files`] every [`POLL_INTERVAL`](reload::POLL_INTERVAL) and logs the result.
     pub fn watch(&self, tasks: &TaskGroup) {
         if self.shared.files.is_empty() {
             return;
         }
-        let (this, token) = (self.clone(), tasks.token());
-        tasks.spawn_critical("reload-server-tls", async move {
-            let next = async || {
-                tokio::time::sleep(POLL_INTERVAL).await;
-                let this = this.clone();
-                files::access(move || this.poll_files()).await
-            };
-            while let Some(polled) = token.run_until_cancelled(next()).await {
-                match polled {
-                    Ok(true) => {
-                        info!(cert = %this.shared.source.identity.cert, "Serving certificate or client CA reloaded")
-                    }
-                    Ok(false) => {}
-                    Err(error) => warn!(%error, "Keeping the previous serving certificate and client CA"),
-                }
-            }
-        });
+        let (this, polled) = (self.clone(), self.clone());
+        let poll = move || polled.poll_files();
+        let take = move |changed| match changed {
+            Ok(true) => info!(cert = %this.shared.source.identity.cert, "Serving certificate or client CA reloaded"),
+            Ok(false) => {}
+            Err(error) => warn!(%error, "Keeping the previous serving certificate and client CA"),
+        };
+        tasks.spawn_critical("reload-server-tls", reload::repeat(tasks.token(), poll, take));
     }
 }
