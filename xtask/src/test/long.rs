@@ -15,7 +15,7 @@ struct LongRun {
 }
 
 /// All long runs, in the order of the table.
-const RUNS: [LongRun; 18] = [
+const RUNS: [LongRun; 19] = [
     LongRun::new("faults", "cargo xtask chaos --long --hours 3"),
     LongRun::new("faults-etcd", "cargo xtask chaos --only processes --minutes 30 --etcd"),
     LongRun::new(
@@ -43,6 +43,11 @@ const RUNS: [LongRun; 18] = [
     ),
     LongRun::new("differential", "cargo xtask differential"),
     LongRun::new("differential-etcd", "cargo xtask differential -- -etcd"),
+    LongRun::new(
+        "release",
+        "cargo test --release --lib -p yurt-apimachinery -p yurt-codec -p yurt-patch -p yurt-collection \
+         --config profile.release.lto=false",
+    ),
     LongRun::new("mutants", "cargo xtask mutants"),
     LongRun::new("fuzz", "cargo xtask fuzz --seconds 600"),
     LongRun::new("scale", "cargo xtask scale --hubs 1000"),
