@@ -3,9 +3,10 @@
 //! The cloud is one kube-apiserver with etcd, 1,000 Services and 1,000 EndpointSlices of 100 endpoints. Each way has a
 //! link of its own to it ([`access`]): none, a reverse proxy, our hub, OpenYurt's hub. Clients are pods with a service
 //! account token and one TLS connection each. Reading order: [`world`] (cloud and data, with [`upstream_rights`]), [`access`], then one file per
-//! group of rows: [`memory`], [`reads`], [`events`], [`filters`], [`outage`].
+//! group of rows: [`memory`], [`reads`], [`events`], [`filters`], [`outage`]; [`attacks`] prints a table of its own.
 
 mod access;
+mod attacks;
 mod events;
 mod filters;
 mod memory;
@@ -53,6 +54,8 @@ enum Group {
     Filters,
     /// The cloud is killed, swallows packets (29), and is back (30)
     Outage,
+    /// The kubelet beside a pod that attacks; of our hub alone, and only when it is asked for (minutes)
+    Attacks,
 }
 
 const ALL: [Group; 5] = [
@@ -113,8 +116,11 @@ async fn measure(group: Group, access: Access, world: &mut World, notes: &mut No
         Group::Events => events::measure(&mut Running::start(world, access).await?, world, notes).await,
         Group::Filters if access.is_hub() => filters::measure(world, access, notes).await,
         Group::Outage if access.is_hub() => outage::measure(&Running::start(world, access).await?, world, notes).await,
+        Group::Attacks if access == Access::Hub => {
+            attacks::measure(&mut Running::start(world, access).await?, world).await
+        }
         // Without a hub nothing is filtered, and nothing is served without the cloud.
-        Group::Filters | Group::Outage => Ok(()),
+        Group::Filters | Group::Outage | Group::Attacks => Ok(()),
     }
 }
 

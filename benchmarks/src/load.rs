@@ -38,9 +38,10 @@ pub(super) struct Session {
 #[derive(Clone)]
 pub(super) struct Connector {
     port: u16,
-    tls: ClientTls,
+    /// `None` for plain HTTP.
+    tls: Option<ClientTls>,
     protocol: Protocol,
-    /// Service account token; `None` for a client with a certificate.
+    /// Service account token; `None` for a client with a certificate, or without credentials.
     token: Option<String>,
     user_agent: &'static str,
 }
@@ -136,7 +137,7 @@ impl Connector {
         let admin = PemIdentity::inline("the benchmark's administrator", &identities.admin);
         Self {
             port,
-            tls: tls(identities, Some(admin)),
+            tls: Some(tls(identities, Some(admin))),
             protocol: Protocol::Http2,
             token: None,
             user_agent: "bench/1",
@@ -147,17 +148,29 @@ impl Connector {
     pub(super) fn of_pod(port: u16, identities: &Identities, token: &str, user_agent: &'static str) -> Self {
         Self {
             port,
-            tls: tls(identities, None),
+            tls: Some(tls(identities, None)),
             protocol: Protocol::Auto,
             token: Some(token.to_owned()),
             user_agent,
         }
     }
 
+    /// A component of the node, at a hub's port without TLS.
+    pub(super) fn of_node(port: u16, user_agent: &'static str) -> Self {
+        Self {
+            port,
+            tls: None,
+            protocol: Protocol::Auto,
+            token: None,
+            user_agent,
+        }
+    }
+
     /// One more, which knows nothing of the TLS sessions of others.
     pub(super) fn session(&self) -> Result<Session> {
-        let base = format!("https://127.0.0.1:{}", self.port).parse()?;
-        let tls = Some(self.tls.config()?);
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let base = format!("{scheme}://127.0.0.1:{}", self.port).parse()?;
+        let tls = self.tls.as_ref().map(ClientTls::config).transpose()?;
         let client = HttpClient::new(base, tls, self.protocol, CONNECT_TIMEOUT)?;
         let bearer = |token: &String| HeaderValue::try_from(format!("Bearer {token}"));
         Ok(Session {

@@ -195,7 +195,7 @@ async fn measure(
             Group::Objects => objects::measure(system, scale, &mut notes).await?,
             Group::Lists => lists::measure(system, scale, &mut notes).await?,
             Group::BackgroundClients => background_clients::measure(system, scale, &mut notes).await?,
-            Group::Attacks if *side == Side::Ours => attacks::measure(system, scale).await?,
+            Group::Attacks if *side == Side::Ours => attacks::measure_coordinator(system, scale).await?,
             Group::Watches | Group::Disk | Group::Attacks => {}
         }
     }

@@ -53,6 +53,8 @@ pub(super) struct Running {
     pub(super) link: Link,
     /// Port for pods, with TLS.
     pub(super) port: u16,
+    /// Port of a hub for the node's own components, without TLS.
+    pub(super) plain: u16,
     /// The health port of a hub.
     health: Option<Api>,
     /// `None` if there is none between client and cloud.
@@ -137,6 +139,7 @@ impl Running {
         let mut running = Self {
             access,
             port: launch.as_ref().map_or(link.address().port(), |_| ports.secure),
+            plain: ports.plain,
             link,
             health: access.is_hub().then(|| Api::plain(ports.health, "bench")).transpose()?,
             process: launch.map(ManagedProcess::new),
@@ -198,7 +201,8 @@ impl Running {
         Ok(self.pid()?.map(usage::threads_cpu).transpose()?.unwrap_or_default())
     }
 
-    fn pid(&mut self) -> Result<Option<u32>> {
+    /// Its process; `None` without one.
+    pub(super) fn pid(&mut self) -> Result<Option<u32>> {
         let Some(process) = &mut self.process else {
             return Ok(None);
         };
