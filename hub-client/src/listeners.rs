@@ -107,7 +107,7 @@ pub(crate) async fn main(config: &Config, inherited: &mut Inherited) -> Result<(
 }
 
 /// Binds the proxy's ports on the node's address for pods. If it cannot be created there are none, `failures` has the
-/// reason, and pods get the other address if they can reach it. `tasks` keep the address.
+/// reason, and pods get the other address if they can reach it. `tasks` keep the address, or try to make it.
 pub(crate) async fn for_pods(
     config: &mut Config,
     upstreams: &Upstreams,
@@ -139,9 +139,13 @@ pub(crate) async fn for_pods(
             for port in network.ports {
                 inherited.close(SocketAddr::new(address, port));
             }
-            let effect = without_own_address(config);
-            let why = format!("{effect}, until the cause is removed and the hub is restarted: {why}");
-            failures.refused(node_network::ADDRESS, &why);
+            let (effect, failures) = (without_own_address(config), failures.clone());
+            let failed = move |why: String| {
+                let why = format!("{effect}, until the hub can make the address and is restarted: {why}");
+                failures.refused(node_network::ADDRESS, &why);
+            };
+            failed(why);
+            network.retry(tasks, failed);
             return Ok(Vec::new());
         }
     }

@@ -28,6 +28,8 @@ pub(crate) const FIREWALL: &str = "firewall for pods";
 
 /// Interval at which the network is compared with the desired one, as upstream does.
 const ENSURE_EVERY: Duration = Duration::from_secs(60);
+/// First and longest pause between attempts to make an address that a start could not make. The pauses double.
+const RETRY: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(30 * 60));
 
 /// Maximum time for one program; it is killed then. Longer than iptables waits for its lock.
 const PROGRAM_MAX: Duration = Duration::from_secs(10);
@@ -160,6 +162,23 @@ impl NodeNetwork {
         } else {
             Ok(())
         };
+    /// Repeats [`Self::ensure`] after a start without the address. Once it succeeds the hub ends, and its service manager
+    /// starts it again: ports, filters and the certificate for pods depend on the address. `failed` records the reasons.
+    pub(crate) fn retry(self, tasks: &TaskGroup, failed: impl Fn(String) + Send + Sync + 'static) {
+        let stop = tasks.token();
+        tasks.spawn_critical("make-node-network", async move {
+            let ensure = || {
+                let own = self.clone();
+                let ensuring = tokio::task::spawn_blocking(move || own.ensure());
+                async move { ensuring.await.map_err(|error| NetworkError(error.to_string()))? }
+            };
+            let made = until_made(ensure, |error| failed(error.to_string()));
+            if stop.run_until_cancelled(made).await.is_some() {
+                tracing::warn!(address = %self.address, "Made the address for pods; starting again");
+            }
+        });
+    }
+
         Ok(Made { interface, firewall })
     }
 
@@ -260,6 +279,22 @@ fn list() -> Call {
 }
 
 fn waiting(calls: Vec<Call>) -> Vec<Call> {
+/// Returns once an attempt succeeds. The first one follows after a pause.
+async fn until_made<E>(ensure: impl Fn() -> E, failed: impl Fn(NetworkError))
+where
+    E: Future<Output = Result<Made, NetworkError>>,
+{
+    let (mut pause, longest) = RETRY;
+    loop {
+        tokio::time::sleep(pause).await;
+        match ensure().await {
+            Ok(_) => return,
+            Err(error) => failed(error),
+        }
+        pause = longest.min(pause * 2);
+    }
+}
+
     let with_lock = |call: Call| {
         ["-w", LOCK_SECONDS]
             .map(str::to_owned)

@@ -195,6 +195,25 @@ fn network_is_made_once_and_removed_without_a_trace() {
             has_no_dummy,
             has_no_iptables: lacks & 2 != 0,
             has_no_ip_tables: lacks & 4 != 0,
+#[tokio::test(start_paused = true)]
+async fn address_that_a_start_could_not_make_is_tried_with_growing_pauses_until_it_is_there() {
+    let (begun, attempts, told) = (tokio::time::Instant::now(), Mutex::new(Vec::new()), Mutex::new(0));
+    let ensure = || {
+        let mut attempts = attempts.lock();
+        attempts.push(begun.elapsed().as_secs() / 60);
+        let is_last = attempts.len() == 8;
+        let made = Made {
+            interface: AddressInterface::Dummy,
+            firewall: Ok(()),
+        };
+        std::future::ready(is_last.then_some(made).ok_or(NetworkError("no ip".to_owned())))
+    };
+    until_made(ensure, |_| *told.lock() += 1).await;
+    // Minutes: pauses of 1, 2, 4, 8, 16, 30, 30 and 30.
+    assert_eq!((*attempts.lock()).as_slice(), [1, 3, 7, 15, 31, 61, 91, 121]);
+    assert_eq!(*told.lock(), 7);
+}
+
             ..Machine::new()
         };
         let (before, own) = (machine.state(), desired("169.254.2.1"));
