@@ -40,6 +40,12 @@ const LOCK_SECONDS: &str = "5";
 const NO_RESOURCE: i32 = 4;
 /// Part of its message while another program holds the lock.
 const LOCK_IS_HELD: &str = "holding the xtables lock";
+/// Parts of its message on a kernel without its tables: of legacy iptables, and of nft's.
+const NO_TABLES: [&str; 3] = [
+    "do you need to insmod?",
+    "initialize nft: Protocol not supported",
+    "rule set generation id: Invalid argument",
+];
 
 /// Desired network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +90,8 @@ enum ProgramError {
     Missing,
     /// Another program held its lock: the call and its message.
     Busy(String),
+    /// The kernel lacks its tables, so there are no rules of it: the call and its message.
+    NoTables(String),
     /// It could not run, or failed: the call and its message.
     Failed(String),
 }
@@ -154,14 +162,6 @@ impl NodeNetwork {
         });
     }
 
-    fn ensure_with(&self, programs: &dyn Programs) -> Result<Made, NetworkError> {
-        let interface = self.ensure_address(programs)?;
-        // The address works unless the firewall drops.
-        let firewall = if self.accepts {
-            self.ensure_rules(programs)
-        } else {
-            Ok(())
-        };
     /// Repeats [`Self::ensure`] after a start without the address. Once it succeeds the hub ends, and its service manager
     /// starts it again: ports, filters and the certificate for pods depend on the address. `failed` records the reasons.
     pub(crate) fn retry(self, tasks: &TaskGroup, failed: impl Fn(String) + Send + Sync + 'static) {
@@ -179,18 +179,26 @@ impl NodeNetwork {
         });
     }
 
+    fn ensure_with(&self, programs: &dyn Programs) -> Result<Made, NetworkError> {
+        let interface = self.ensure_address(programs)?;
+        // The address works unless the firewall drops.
+        let firewall = if self.accepts {
+            self.ensure_rules(programs)
+        } else {
+            Ok(())
+        };
         Ok(Made { interface, firewall })
     }
 
     fn ensure_address(&self, programs: &dyn Programs) -> Result<AddressInterface, NetworkError> {
         let name = &self.interface;
         let present = link(programs, name);
-        let made = all(programs, "ip", &self.link_changes(present.as_ref()));
+        let made = ip(programs, &self.link_changes(present.as_ref()));
         let Err(why) = made else {
             return Ok(AddressInterface::Dummy);
         };
         let loopback = link(programs, LOOPBACK).unwrap_or_default();
-        match all(programs, "ip", &self.loopback_changes(&loopback)) {
+        match ip(programs, &self.loopback_changes(&loopback)) {
             Ok(()) => Ok(AddressInterface::Loopback(why)),
             Err(on_loopback) => Err(NetworkError(format!(
                 "no dummy interface {name} with {} ({why}; on {LOOPBACK}: {on_loopback}): give the hub CAP_NET_ADMIN and \
@@ -205,12 +213,10 @@ impl NodeNetwork {
     /// iptables needs.
     fn ensure_rules(&self, programs: &dyn Programs) -> Result<(), String> {
         let iptables = self.iptables();
-        let error = match programs.run(iptables, &list(), "") {
-            Ok(present) => {
-                all(programs, iptables, &waiting(self.iptables_changes(&present)))?;
-                return self.remove_table(programs);
-            }
-            Err(error) => error,
+        let listed = programs.run(iptables, &list(), "");
+        let made = listed.and_then(|present| all(programs, iptables, &waiting(self.iptables_changes(&present))));
+        let Err(error) = made else {
+            return self.remove_table(programs);
         };
         let why = error.text(iptables);
         if let ProgramError::Busy(_) = error {
@@ -236,7 +242,7 @@ impl NodeNetwork {
     /// Removes the table of nft. A list that fails means that there is none.
     fn remove_table(&self, programs: &dyn Programs) -> Result<(), String> {
         match programs.run("nft", &self.nft_list(), "") {
-            Ok(_) => all(programs, "nft", &[self.nft_removal()]),
+            Ok(_) => all(programs, "nft", &[self.nft_removal()]).map_err(|error| error.text("nft")),
             Err(_) => Ok(()),
         }
     }
@@ -249,9 +255,9 @@ impl NodeNetwork {
         for call in self.link_removal(own.as_ref(), &loopback) {
             problems.extend(programs.run("ip", &call, "").err().map(|error| error.text("ip")));
         }
-        match programs.run(iptables, &list(), "") {
-            Ok(present) => problems.extend(all(programs, iptables, &waiting(self.iptables_removal(&present))).err()),
-            Err(ProgramError::Missing) => {}
+        let listed = programs.run(iptables, &list(), "");
+        match listed.and_then(|present| all(programs, iptables, &waiting(self.iptables_removal(&present)))) {
+            Ok(()) | Err(ProgramError::Missing | ProgramError::NoTables(_)) => {}
             Err(error) => problems.push(error.text(iptables)),
         }
         problems.extend(self.remove_table(programs).err());
@@ -273,12 +279,6 @@ fn tell(failures: &Failures, ensured: Result<Made, NetworkError>) {
     }
 }
 
-/// Lists the rules of the filter table; `-w` waits for the lock of other programs.
-fn list() -> Call {
-    ["-w", LOCK_SECONDS, "-S"].map(str::to_owned).to_vec()
-}
-
-fn waiting(calls: Vec<Call>) -> Vec<Call> {
 /// Returns once an attempt succeeds. The first one follows after a pause.
 async fn until_made<E>(ensure: impl Fn() -> E, failed: impl Fn(NetworkError))
 where
@@ -295,6 +295,12 @@ where
     }
 }
 
+/// Lists the rules of the filter table; `-w` waits for the lock of other programs.
+fn list() -> Call {
+    ["-w", LOCK_SECONDS, "-S"].map(str::to_owned).to_vec()
+}
+
+fn waiting(calls: Vec<Call>) -> Vec<Call> {
     let with_lock = |call: Call| {
         ["-w", LOCK_SECONDS]
             .map(str::to_owned)
@@ -314,11 +320,15 @@ fn link(programs: &dyn Programs, name: &str) -> Option<Link> {
     Some(Link::parse(&show("link").ok()?, &show("addr").ok()?))
 }
 
-fn all(programs: &dyn Programs, program: &str, calls: &[Call]) -> Result<(), String> {
+fn all(programs: &dyn Programs, program: &str, calls: &[Call]) -> Result<(), ProgramError> {
     for call in calls {
-        programs.run(program, call, "").map_err(|error| error.text(program))?;
+        programs.run(program, call, "")?;
     }
     Ok(())
+}
+
+fn ip(programs: &dyn Programs, calls: &[Call]) -> Result<(), String> {
+    all(programs, "ip", calls).map_err(|error| error.text("ip"))
 }
 
 // === impl ProgramError ===
@@ -327,7 +337,7 @@ impl ProgramError {
     fn text(&self, program: &str) -> String {
         match self {
             Self::Missing => format!("{program} is not installed"),
-            Self::Busy(why) | Self::Failed(why) => why.clone(),
+            Self::Busy(why) | Self::NoTables(why) | Self::Failed(why) => why.clone(),
         }
     }
 }
@@ -366,9 +376,11 @@ impl Installed {
         }
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         let is_busy = output.status.code() == Some(NO_RESOURCE) && message.contains(LOCK_IS_HELD);
-        Err(match is_busy {
-            true => ProgramError::Busy(why(message)),
-            false => failed(message),
+        let has_no_tables = NO_TABLES.iter().any(|part| message.contains(part));
+        Err(match (is_busy, has_no_tables) {
+            (true, _) => ProgramError::Busy(why(message)),
+            (_, true) => ProgramError::NoTables(why(message)),
+            _ => failed(message),
         })
     }
 }

@@ -19,6 +19,9 @@ fn desired(address: &str) -> NodeNetwork {
 type Interface = (bool, BTreeMap<String, String>);
 type Links = BTreeMap<String, Interface>;
 
+/// Message of iptables on a kernel without its tables.
+const NO_TABLE: &str = "can't initialize iptables table `filter': Table does not exist (do you need to insmod?)";
+
 fn of<'a>(links: &'a mut Links, name: &str) -> Result<&'a mut Interface, &'static str> {
     links.get_mut(name).ok_or("does not exist")
 }
@@ -35,6 +38,10 @@ struct Machine {
     has_no_iptables: bool,
     /// True if iptables is installed and the kernel has no table for it.
     has_no_ip_tables: bool,
+    /// True if iptables lists its rules, and the kernel refuses those of the hub.
+    has_no_matches: bool,
+    /// True if the caller may not use iptables.
+    is_denied: bool,
     /// True if another program holds the lock of iptables.
     is_locked: bool,
 }
@@ -117,10 +124,8 @@ impl Machine {
         let mut rules = self.rules.lock();
         assert_eq!(call[0], "-w", "without the lock another program's change may be lost");
         assert_eq!(call[1], "5", "a lock that is held must not hold up the hub");
-        if self.has_no_ip_tables {
-            return Err("can't initialize iptables table `filter'");
-        }
         match &call[2..] {
+            ["-A", ..] if self.has_no_matches => return Err("No chain/target/match by that name"),
             ["-S"] => return Ok(rules.join("\n") + "\n"),
             ["-N", chain] => rules.push(format!("-N {chain}")),
             ["-F", chain] => rules.retain(|rule| !rule.starts_with(&format!("-A {chain} "))),
@@ -156,8 +161,11 @@ impl Machine {
 impl Programs for Machine {
     fn run(&self, program: &str, call: &[String], input: &str) -> Result<String, ProgramError> {
         let words: Vec<&str> = call.iter().map(String::as_str).collect();
+        let failed = |why: &str| ProgramError::Failed(why.to_owned());
         let output = match program {
             "iptables" if self.has_no_iptables => return Err(ProgramError::Missing),
+            "iptables" if self.is_denied => return Err(failed("Permission denied (you must be root)")),
+            "iptables" if self.has_no_ip_tables => return Err(ProgramError::NoTables(NO_TABLE.to_owned())),
             "iptables" if self.is_locked => return Err(ProgramError::Busy("the lock is held".to_owned())),
             "ip" => self.ip(&words),
             "iptables" => self.iptables(&words),
@@ -167,7 +175,7 @@ impl Programs for Machine {
         if !words.iter().any(|word| matches!(*word, "show" | "-S" | "list")) {
             self.changes.lock().push(format!("{program} {}", call.join(" ")));
         }
-        output.map_err(|why| ProgramError::Failed(why.to_owned()))
+        output.map_err(failed)
     }
 }
 
@@ -187,14 +195,6 @@ fn address_that_cannot_be_restored_is_a_failure_until_it_is() {
     );
 }
 
-#[test]
-fn network_is_made_once_and_removed_without_a_trace() {
-    for lacks in 0..8 {
-        let has_no_dummy = lacks & 1 != 0;
-        let machine = Machine {
-            has_no_dummy,
-            has_no_iptables: lacks & 2 != 0,
-            has_no_ip_tables: lacks & 4 != 0,
 #[tokio::test(start_paused = true)]
 async fn address_that_a_start_could_not_make_is_tried_with_growing_pauses_until_it_is_there() {
     let (begun, attempts, told) = (tokio::time::Instant::now(), Mutex::new(Vec::new()), Mutex::new(0));
@@ -214,6 +214,14 @@ async fn address_that_a_start_could_not_make_is_tried_with_growing_pauses_until_
     assert_eq!(*told.lock(), 7);
 }
 
+#[test]
+fn network_is_made_once_and_removed_without_a_trace() {
+    for lacks in 0..8 {
+        let has_no_dummy = lacks & 1 != 0;
+        let machine = Machine {
+            has_no_dummy,
+            has_no_iptables: lacks & 2 != 0,
+            has_no_ip_tables: lacks & 4 != 0,
             ..Machine::new()
         };
         let (before, own) = (machine.state(), desired("169.254.2.1"));
@@ -229,12 +237,10 @@ async fn address_that_a_start_could_not_make_is_tried_with_growing_pauses_until_
             "{again:?}"
         );
         assert_eq!(machine.state(), made);
-        // An installed iptables that does not list its rules may have some of the hub.
-        let is_certain = machine.has_no_iptables || !machine.has_no_ip_tables;
-        assert_eq!(own.cleanup_with(&machine).is_ok(), is_certain);
+        own.cleanup_with(&machine).unwrap();
         assert_eq!(machine.state(), before);
         machine.take_changes();
-        assert_eq!(own.cleanup_with(&machine).is_ok(), is_certain);
+        own.cleanup_with(&machine).unwrap();
         assert_eq!(machine.take_changes(), [""; 0], "nothing left to remove");
     }
 }
@@ -333,6 +339,25 @@ fn kernel_without_the_tables_of_iptables_gets_the_table_of_nft_and_the_reason_is
 }
 
 #[test]
+fn rules_that_iptables_lists_and_cannot_make_are_made_by_nft() {
+    let mut machine = Machine {
+        has_no_matches: true,
+        ..Machine::new()
+    };
+    let (before, own) = (machine.state(), desired("169.254.2.1"));
+    for _ in 0..2 {
+        let why = own.ensure_with(&machine).unwrap().firewall.unwrap_err();
+        assert!(why.contains("No chain/target/match") && why.contains("nft"), "{why}");
+        assert_eq!(machine.state().2.len(), 1);
+    }
+    machine.has_no_matches = false;
+    assert_eq!(own.ensure_with(&machine).unwrap().firewall, Ok(()));
+    assert_eq!(machine.state().2, [""; 0], "one firewall has the rules");
+    own.cleanup_with(&machine).unwrap();
+    assert_eq!(machine.state(), before);
+}
+
+#[test]
 fn rules_are_in_one_firewall_after_iptables_works_again() {
     let mut machine = Machine::new();
     let own = desired("169.254.2.1");
@@ -360,39 +385,64 @@ fn lock_that_another_program_holds_moves_no_rules() {
 
 /// Messages of iptables, legacy and of nft.
 #[test]
-fn only_a_lock_that_another_program_holds_is_busy() {
+fn messages_of_iptables_tell_a_held_lock_and_missing_tables_from_other_failures() {
     let held = "Another app is currently holding the xtables lock. Stopped waiting after 5s.";
-    for (code, why, is_busy) in [
-        (4, held, true),
-        (1, held, false),
+    let init = "iptables v1.8.9 (legacy): can't initialize iptables table 'filter'";
+    let generation = "iptables v1.8.9 (nf_tables): Could not fetch rule set generation id";
+    for (code, why, expected) in [
+        (4, held.to_owned(), "busy"),
+        (1, held.to_owned(), "failed"),
         (
             4,
-            "Fatal: can't open lock file /run/xtables.lock: Read-only file system",
-            false,
+            "Fatal: can't open lock file /run/xtables.lock: Read-only file system".to_owned(),
+            "failed",
         ),
         (
+            3,
+            format!("{init}: Table does not exist (do you need to insmod?)"),
+            "no tables",
+        ),
+        (
+            3,
+            format!("{init}: iptables who? (do you need to insmod?)"),
+            "no tables",
+        ),
+        (3, format!("{init}: Permission denied (you must be root)"), "failed"),
+        (
+            1,
+            "iptables: Failed to initialize nft: Protocol not supported".to_owned(),
+            "no tables",
+        ),
+        (4, format!("{generation}: Invalid argument"), "no tables"),
+        (
             4,
-            "iptables v1.8.9 (nf_tables): Could not fetch rule set generation id",
-            false,
+            format!("{generation}: Permission denied (you must be root)"),
+            "failed",
         ),
     ] {
         let call = ["-c".to_owned(), format!("echo \"{why}\" >&2; exit {code}")];
         let error = Installed.run("sh", &call, "").unwrap_err();
-        assert_eq!(matches!(error, ProgramError::Busy(_)), is_busy, "{error:?}");
-        assert!(error.text("sh").ends_with(why), "{error:?}");
+        let kind = match &error {
+            ProgramError::Missing => "missing",
+            ProgramError::Busy(_) => "busy",
+            ProgramError::NoTables(_) => "no tables",
+            ProgramError::Failed(_) => "failed",
+        };
+        assert_eq!(kind, expected, "{error:?}");
+        assert!(error.text("sh").ends_with(&why), "{error:?}");
     }
 }
 
 #[test]
 fn cleanup_names_a_list_that_fails_and_removes_the_rest() {
     let machine = Machine {
-        has_no_ip_tables: true,
+        is_denied: true,
         ..Machine::new()
     };
     let own = desired("169.254.2.1");
     own.ensure_with(&machine).unwrap();
     let error = own.cleanup_with(&machine).unwrap_err().to_string();
-    assert!(error.contains("can't initialize"), "{error}");
+    assert!(error.contains("Permission denied"), "{error}");
     assert_eq!(machine.state(), Machine::new().state());
 }
 
