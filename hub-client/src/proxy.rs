@@ -185,11 +185,11 @@ impl Proxy {
     ) -> Result<Response<Body>, Status> {
         let chain = &approved.chain;
         if let Some(write) = self.filtered_write(&request, info, caller) {
-            let request = write
+            let (request, room) = write
                 .prepared(request, (&self.local, &self.cloud, &self.bodies), caller)
                 .await?;
             let response = self.pass_on(request, info, caller).await?;
-            return write.shown((&self.local, &self.bodies), caller, response).await;
+            return write.shown(&self.local, room, response).await;
         }
         let get = FilteredGet::of(&request, info, chain)?;
         let own = match &get {

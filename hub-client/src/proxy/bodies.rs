@@ -2,7 +2,7 @@
 //!
 //! The bytes of a request count from its declared length on until the cloud has it. Those of an object that is read count
 //! while they arrive, in plain text, until its client has it. A body beyond a limit gets 429 at once: the client decides
-//! how long it would keep the others waiting.
+//! how long it would keep the others waiting. The answer of a write has its room before the cloud gets the write.
 
 use std::sync::Arc;
 
@@ -17,11 +17,13 @@ use super::shares::{Part, Shares};
 const BODY_MAX: usize = 3 << 20;
 /// Maximum bytes of an object; above an apiserver's limit for objects.
 const OBJECT_MAX: usize = 4 << 20;
-/// Maximum bytes of the bodies of all callers that do not act as the node. One origin alone gets a fifth: one of the
-/// largest, and half as much again.
-const TOTAL: usize = 24 << 20;
+/// Maximum bytes of the bodies of all callers that do not act as the node. One origin alone gets a fifth: the largest
+/// body, and beside it the largest object, which a write may need.
+const TOTAL: usize = 5 * (BODY_MAX + OBJECT_MAX);
 /// Maximum bytes of the bodies of components that act as the node.
 const NODE_TOTAL: usize = 24 << 20;
+/// Bytes that are reserved for the answer of a write at least: more than most objects have.
+const ANSWER_MIN: usize = 64 << 10;
 /// Seconds of `Retry-After` for a caller without room.
 const RETRY_AFTER: u32 = 1;
 
@@ -46,7 +48,8 @@ impl Default for Bodies {
 // === impl Bodies ===
 
 impl Bodies {
-    fn part(&self, caller: &Caller) -> Part {
+    /// Returns an empty part of `caller`.
+    pub(super) fn part(&self, caller: &Caller) -> Part {
         let shares = match caller.credential {
             Credential::Node => &self.node,
             _ => &self.others,
@@ -62,27 +65,44 @@ impl Bodies {
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>>,
     {
-        self.read_within(BODY_MAX, caller, body).await
+        read_within(BODY_MAX, self.part(caller), body).await
     }
 
-    /// Reads an object for `caller`, of at most 4 MiB, as [`Self::read`] does.
+    /// Reserves room for the answer of a write of `caller` that has `expected` bytes.
     ///
     /// # Errors
-    /// 429 without room. Any other status says why the object cannot be read.
-    pub(super) async fn read_object(&self, caller: &Caller, body: Body) -> Result<(Bytes, Part), Status> {
-        self.read_within(OBJECT_MAX, caller, body).await
+    /// 429 without room.
+    pub(super) fn answer_room(&self, caller: &Caller, expected: usize) -> Result<Part, Status> {
+        let mut part = self.part(caller);
+        match part.grow(expected.clamp(ANSWER_MIN, OBJECT_MAX)) {
+            true => Ok(part),
+            false => Err(no_room()),
+        }
     }
+}
 
-    async fn read_within<B>(&self, limit: usize, caller: &Caller, body: B) -> Result<(Bytes, Part), Status>
-    where
-        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>>,
-    {
-        let mut room = BodyRoom(self.part(caller));
-        let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        room.grow(declared.min(limit)).await?;
-        let bytes = read_body_into(body, limit, &mut room).await?;
-        Ok((bytes, room.0))
-    }
+/// Reads an object of at most 4 MiB, as [`Bodies::read`] does. Raises `room` to its bytes if it is less.
+///
+/// # Errors
+/// 429 without room. Any other status says why the object cannot be read.
+pub(super) async fn read_object(room: Part, body: Body) -> Result<(Bytes, Part), Status> {
+    read_within(OBJECT_MAX, room, body).await
+}
+
+async fn read_within<B>(limit: usize, room: Part, body: B) -> Result<(Bytes, Part), Status>
+where
+    B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    let mut room = BodyRoom(room);
+    let declared = declared_length(&body);
+    room.grow(declared.min(limit)).await?;
+    let bytes = read_body_into(body, limit, &mut room).await?;
+    Ok((bytes, room.0))
+}
+
+/// Bytes that a body has at least.
+pub(super) fn declared_length(body: &impl hyper::body::Body) -> usize {
+    usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)
 }
 
 // === impl BodyRoom ===
@@ -144,7 +164,7 @@ mod tests {
         }
         let refused = bodies.read(&pod(0), full("x")).await.map(drop).unwrap_err();
         assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
-        let object = bodies.read_object(&pod(0), full("x")).await;
+        let object = read_object(bodies.part(&pod(0)), full("x")).await;
         assert_eq!(object.map(drop).unwrap_err().code(), 429);
         assert!(bodies.read(&pod(9), quarter()).await.is_ok());
         assert_eq!(bodies.read(&pod(9), largest()).await.map(drop).unwrap_err().code(), 429);
@@ -156,12 +176,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn largest_write_has_room_beside_the_largest_object_if_its_origin_is_alone() {
+        let bodies = Bodies::default();
+        let (_body, _room) = bodies.read(&pod(1), largest()).await.unwrap();
+        let present = full(vec![b'x'; OBJECT_MAX]);
+        assert!(read_object(bodies.part(&pod(1)), present).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn answer_of_a_write_keeps_its_room_while_others_take_the_rest() {
+        let (bodies, mut held) = (Bodies::default(), Vec::new());
+        let room = bodies.answer_room(&pod(1), 1 << 20).unwrap();
+        for number in 1..40 {
+            while let Ok(part) = bodies.answer_room(&pod(number), 0) {
+                held.push(part);
+            }
+        }
+        assert!(bodies.answer_room(&pod(1), 0).is_err());
+        let answer = full(vec![b'x'; 1 << 20]);
+        assert_eq!(
+            read_object(room, answer).await.map(|(answer, _)| answer.len()),
+            Ok(1 << 20)
+        );
+    }
+
+    #[tokio::test]
     async fn body_without_a_length_is_counted_while_it_arrives() {
         let (bodies, pieces) = (Bodies::default(), |count| {
             let pieces = (0..count).map(|_| Ok::<_, BoxError>(Bytes::from_static(&[b'x'; 1 << 20])));
             body_of(stream::iter(pieces.collect::<Vec<_>>()))
         });
-        let _held = bodies.read(&pod(1), largest()).await.unwrap();
+        let _held = [
+            bodies.read(&pod(1), largest()).await.unwrap(),
+            bodies.read(&pod(1), largest()).await.unwrap(),
+        ];
         assert_eq!(bodies.read(&pod(1), pieces(2)).await.map(drop).unwrap_err().code(), 429);
         assert!(bodies.read(&pod(1), pieces(1)).await.is_ok());
         assert_eq!(bodies.read(&pod(2), pieces(4)).await.map(drop).unwrap_err().code(), 413);

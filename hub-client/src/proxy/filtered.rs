@@ -22,7 +22,7 @@ use yurt_runtime::http::{APPLICATION_JSON, Body, decoded, full, holding};
 use yurt_storage::Replica;
 
 use super::approver::Approved;
-use super::bodies::Bodies;
+use super::bodies::{self, Bodies};
 use super::cached::{Cached, FIRST_LIST_MAX, Head, is_node, reader_of};
 use super::caller::{Caller, Credential};
 use super::local::{COMMIT_MAX, Local};
@@ -111,7 +111,7 @@ impl FilteredGet {
         if !response.status().is_success() {
             return Ok(response);
         }
-        let (head, body, room) = self.read(bodies, caller, response).await?;
+        let (head, body, room) = self.read(bodies.part(caller), response).await?;
         let object = self.parse(&head, &body)?;
         let object = match local.derived.filter(self.kind, &object, chain)? {
             Verdict::Keep if self.is_plain => return Ok(Response::from_parts(head, holding(full(body), room))),
@@ -132,19 +132,14 @@ impl FilteredGet {
         Ok(Response::from_parts(head, full(body)))
     }
 
-    /// Reads the object of an answer for `caller`, in plain text. The returned part is the room of its bytes.
+    /// Reads the object of an answer, in plain text. The returned part is `room`, raised to its bytes.
     ///
     /// # Errors
     /// 429 without room, 503 if the object cannot be read.
-    async fn read(
-        &self,
-        bodies: &Bodies,
-        caller: &Caller,
-        response: Response<Body>,
-    ) -> Result<(Parts, Bytes, Part), Status> {
+    async fn read(&self, room: Part, response: Response<Body>) -> Result<(Parts, Bytes, Part), Status> {
         let response = decoded(response).map_err(|error| self.unreadable(&error.to_string()))?;
         let (head, body) = response.into_parts();
-        let read = tokio::time::timeout(OBJECT_TIMEOUT, bodies.read_object(caller, body)).await;
+        let read = tokio::time::timeout(OBJECT_TIMEOUT, bodies::read_object(room, body)).await;
         match read.map_err(|_| self.unreadable("it takes too long"))? {
             Ok((body, room)) => Ok((head, body, room)),
             Err(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => Err(status),

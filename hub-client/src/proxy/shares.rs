@@ -74,6 +74,10 @@ impl Part {
     /// Raises the part to `amount`; false if that is more than the origin may hold, and the part stays as it is.
     pub(super) fn grow(&mut self, amount: usize) -> bool {
         let more = amount.saturating_sub(self.amount);
+        if more == 0 {
+            // The others may have taken the rest since.
+            return true;
+        }
         let mut held = self.shares.held.lock();
         let own = held.of.get(&self.origin).map_or(more, |own| own.saturating_add(more));
         let all = held.all.saturating_add(more);
@@ -144,6 +148,16 @@ mod tests {
         let shares = Shares::undivided(10);
         let _all = part(&shares, pod(1), 10).unwrap();
         assert!(part(&shares, pod(2), 1).is_none());
+    }
+
+    #[test]
+    fn part_is_kept_when_others_take_the_rest() {
+        let shares = Shares::fair(20);
+        let mut first = part(&shares, pod(1), 4).unwrap();
+        let _rest = (2..9)
+            .map_while(|number| part(&shares, pod(number), 1))
+            .collect::<Vec<_>>();
+        assert!(first.grow(4) && first.grow(1) && !first.grow(5));
     }
 
     #[test]

@@ -146,6 +146,19 @@ impl Derived {
             .find_map(|(own, object)| (own == version).then_some(object))
     }
 
+    /// Bytes of an object in the sources of these views, the largest of them; 0 if none has it.
+    #[must_use]
+    pub fn source_length(
+        &self,
+        kind: &ResourceKind,
+        edition: u64,
+        is_read: &dyn Fn(&[&str]) -> bool,
+        key: &ObjectKey,
+    ) -> usize {
+        let shown = self.shown(kind, edition, is_read, key).into_iter();
+        shown.map(|(_, object)| object.bytes_len()).max().unwrap_or_default()
+    }
+
     /// The highest RV under which the views show the state that the source has under `version`; `None` if none shows it.
     #[must_use]
     pub fn shown_as(

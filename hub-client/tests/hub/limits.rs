@@ -159,13 +159,40 @@ async fn unfinished_patches_of_a_bearer_take_its_share_alone_and_the_kubelet_pat
     // Reads of services by this component are filtered, so the hub reads its writes. They are as large as they may be.
     let headers = format!("Content-Type: {PATCH}\r\nContent-Length: {}\r\n", 3 << 20);
     let patch = async || ask_as("kubelet", &hub, "PATCH", SERVICE, &headers).await;
-    let _unfinished = patch().await;
-    until_busy(&hub, 1).await;
+    let _unfinished = [patch().await, patch().await];
+    until_busy(&hub, 2).await;
     let mut answer = [0; 12];
     patch().await.read_exact(&mut answer).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 429");
     let own = request(Method::PATCH, SERVICE, &[("content-type", PATCH)], full("{}"));
     hub.kubelet().send(own).await.expect(200);
+}
+
+#[tokio::test]
+async fn filtered_write_whose_answer_has_no_room_does_not_reach_the_cloud() {
+    const SERVICE: &str = "/api/v1/namespaces/shop/services/web";
+    const PATCH: &str = "application/merge-patch+json";
+    /// Less than the answer of the write.
+    const FREE: usize = 32 << 10;
+    let cloud = Cloud::start().await;
+    let annotations = json!({"long": "x".repeat(FREE)});
+    let web = json!({"metadata": {"namespace": "shop", "name": "web", "annotations": annotations}});
+    let web = cloud.put("services", web).to_string();
+    cloud.on(SERVICE, move |_| {
+        let web = web.clone();
+        async { answer_json(StatusCode::OK, web) }
+    });
+    let hub = TestHub::start(&cloud, &[]).await;
+    let mut unfinished = Vec::new();
+    for length in [3 << 20, 3 << 20, (1 << 20) - FREE] {
+        let headers = format!("Content-Type: {PATCH}\r\nContent-Length: {length}\r\n");
+        unfinished.push(ask_as("kubelet", &hub, "PATCH", SERVICE, &headers).await);
+    }
+    until_busy(&hub, unfinished.len()).await;
+    let patch = request(Method::PATCH, SERVICE, &[("content-type", PATCH)], full("{}"));
+    let refused = hub.bearer("kubelet/v1", "t").send(patch).await;
+    assert_eq!((refused.code, refused.header("retry-after")), (429, Some("1")));
+    assert_eq!(cloud.seen(SERVICE).len(), 0);
 }
 
 #[tokio::test]

@@ -16,12 +16,13 @@ use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{Object, ObjectKey, RequestInfo, Status, Verb};
 use yurt_runtime::http::{APPLICATION_JSON, Body, empty, full, holding};
 
-use super::super::bodies::Bodies;
+use super::super::bodies::{Bodies, declared_length};
 use super::super::cached::Head;
 use super::super::caller::Caller;
 use super::super::local::Local;
 use super::super::pass_through::PassThrough;
 use super::super::precondition;
+use super::super::shares::Part;
 use super::{FilteredGet, RETRY_AFTER, kind_of};
 use crate::filter::{Chain, Verdict};
 
@@ -70,24 +71,25 @@ impl FilteredWrite {
         })
     }
 
-    /// Returns the request for the cloud.
+    /// Returns the request for the cloud, and the room of its answer.
     ///
     /// # Errors
     /// 415 for an encoded body, 422 for a replacement of an object that the filters change, 404 of one that they hide;
-    /// those of [`Bodies::read`], and of the read of the object.
+    /// those of [`Bodies::read`] and [`Bodies::answer_room`], and of the read of the object.
     pub(in crate::proxy) async fn prepared<B>(
         &self,
         request: Request<B>,
         (local, cloud, bodies): (&Local, &PassThrough, &Bodies),
         caller: &Caller,
-    ) -> Result<Request<Body>, Status>
+    ) -> Result<(Request<Body>, Part), Status>
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<yurt_runtime::http::BoxError>> + Send + 'static,
     {
         let (mut head, body) = request.into_parts();
         self.get.require_form(&mut head.headers);
         if self.verb == Verb::Create {
-            return Ok(Request::from_parts(head, yurt_runtime::http::pass(body)));
+            let answer = bodies.answer_room(caller, declared_length(&body))?;
+            return Ok((Request::from_parts(head, yurt_runtime::http::pass(body)), answer));
         }
         if let Some(encoding) = head
             .headers
@@ -106,7 +108,20 @@ impl FilteredWrite {
             }
         }
         head.headers.remove(CONTENT_LENGTH);
-        Ok(Request::from_parts(head, holding(full(body), room)))
+        let answer = match self.verb {
+            // It passes unread.
+            Verb::Delete => bodies.part(caller),
+            _ => bodies.answer_room(caller, body.len().max(self.known_length(local)))?,
+        };
+        Ok((Request::from_parts(head, holding(full(body), room)), answer))
+    }
+
+    /// Bytes of the object in the source of a view; 0 if none has it. The answer of a patch has about as many.
+    fn known_length(&self, local: &Local) -> usize {
+        let names = |chain: &[&str]| self.is_seen_through(chain);
+        local
+            .derived
+            .source_length(self.get.kind, self.edition, &names, &self.key)
     }
 
     /// The body with the RV of the source, and the source's object if the client has seen its present state.
@@ -148,7 +163,7 @@ impl FilteredWrite {
         headers.insert(ACCEPT, APPLICATION_JSON);
         let info = RequestInfo::parse(Method::GET.as_str(), head.uri.path(), None)?;
         let response = cloud.send(request, &info, caller).await?;
-        let (head, body, _room) = self.get.read(bodies, caller, response).await?;
+        let (head, body, _room) = self.get.read(bodies.part(caller), response).await?;
         if head.status == StatusCode::NOT_FOUND {
             return Ok(());
         }
@@ -184,11 +199,12 @@ impl FilteredWrite {
     /// Returns the answer of the cloud as its reader sees the object.
     ///
     /// # Errors
-    /// 504 if the answer cannot be read or filtered, also without room for it: the write was accepted.
+    /// 504 if the answer cannot be read or filtered, also if it is larger than `room`, and there is no more: the write was
+    /// accepted.
     pub(in crate::proxy) async fn shown(
         &self,
-        (local, bodies): (&Local, &Bodies),
-        caller: &Caller,
+        local: &Local,
+        room: Part,
         response: Response<Body>,
     ) -> Result<Response<Body>, Status> {
         if !response.status().is_success() || self.verb == Verb::Delete {
@@ -199,7 +215,7 @@ impl FilteredWrite {
             let why = format!("the cloud has accepted the write, and its answer cannot be filtered: {why}");
             Status::failure(504, reason::TIMEOUT, why)
         };
-        let (head, body, room) = self.get.read(bodies, caller, response).await.map_err(lost)?;
+        let (head, body, room) = self.get.read(room, response).await.map_err(lost)?;
         let object = self.get.parse(&head, &body).map_err(lost)?;
         let response = match self.seen(local, object).map_err(lost)? {
             None => Response::from_parts(head, full(body)),
