@@ -94,6 +94,7 @@ impl Sender {
         is_foreign: CancellationToken,
     ) {
         let (mut last, mut not_before): (Option<OwnKey>, _) = (None, Instant::now());
+        let mut resave_at = Instant::now();
         loop {
             let due = async {
                 self.pending.any().await;
@@ -103,7 +104,8 @@ impl Sender {
             };
             let unsaved = async {
                 self.pending.any_unsaved().await;
-                tokio::time::sleep(RESAVED_EVERY).await;
+                // A point in time: the other branches end this future more often than it is due.
+                tokio::time::sleep_until(resave_at).await;
             };
             tokio::select! {
                 biased;
@@ -119,6 +121,7 @@ impl Sender {
                     let pending = self.pending.clone();
                     // A thread that panicked is logged; the next attempt follows.
                     let _ = tokio::task::spawn_blocking(move || pending.save_unsaved()).await;
+                    resave_at = Instant::now() + RESAVED_EVERY;
                 }
                 is_up = due => {
                     if !is_up {
@@ -263,7 +266,13 @@ fn judge(status: StatusCode, body: &[u8]) -> StatusOutcome {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderMap;
+    use yurt_test_support::TestDir;
+
     use super::*;
+    use crate::failures::Failures;
+    use crate::offline::own::pending;
+    use crate::offline::own::write::Write;
 
     fn pod(uid: &str, version: &str, status: Value) -> Value {
         json!({"metadata": {"name": "web", "uid": uid, "resourceVersion": version}, "spec": {"nodeName": "n1"}, "status": status})
@@ -297,6 +306,41 @@ mod tests {
         let mut moved = pod("u1", "9", json!({}));
         moved["spec"]["nodeName"] = "n2".into();
         assert_eq!(patched(&moved), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disk_that_works_again_gets_the_entries_while_every_attempt_at_the_cloud_fails() {
+        let folder = TestDir::new();
+        let no_folder = folder.path().join(pending::FOLDER);
+        std::fs::write(&no_folder, "a file where the folder would be").unwrap();
+        let clock = Clock::fake().0;
+        let failures = Failures::new(clock.clone());
+        let pending = Arc::new(Pending::open(folder.path(), failures.clone()));
+        let write = Write {
+            method: &Method::PATCH,
+            headers: &HeaderMap::from_iter([(CONTENT_TYPE, "application/merge-patch+json".parse().unwrap())]),
+            body: &Bytes::from_static(b"{\"status\": {\"phase\": \"Running\"}}"),
+        };
+        let held = pod("u1", "7", json!({"phase": "Pending"}));
+        let key = OwnKey::parse("shop/web").unwrap();
+        pending.accept(&key, "n1", Some(held), write).unwrap();
+        assert!(failures.why(pending::DISK).is_some());
+        std::fs::remove_file(&no_folder).unwrap();
+        let (_commands, commands) = mpsc::channel(1);
+        let sender = Sender {
+            node: "n1".to_owned(),
+            pending,
+            cloud: Arc::new(Cloud::of_servers(&["http://127.0.0.1:1"])),
+            answers: Answers::open(folder.path(), clock.clone(), failures.clone()).0,
+            metrics: Arc::new(Metrics::new().unwrap()),
+            clock,
+            commands,
+        };
+        let reach = watch::Sender::new(CloudReach { failed_probes: Some(0) });
+        let running = sender.run(reach.subscribe(), CancellationToken::new(), CancellationToken::new());
+        let ended = tokio::time::timeout(3 * RESAVED_EVERY, running).await;
+        assert!(ended.is_err(), "it runs until the stop");
+        assert_eq!(failures.why(pending::DISK), None);
     }
 
     #[test]
