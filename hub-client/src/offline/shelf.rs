@@ -179,13 +179,21 @@ impl Shelf {
         for file in fs::read_dir(&self.folder)? {
             let file = file?;
             let name = file.file_name();
-            match name.to_str().and_then(FileName::parse) {
-                Some(name) => {
-                    let about = file.metadata()?;
-                    found.push((about.modified()?, name, about.len()));
-                }
+            let Some(name) = name.to_str().and_then(FileName::parse) else {
                 // A file that was being written when the power failed.
-                None => self.delete(&file.path()),
+                self.delete(&file.path());
+                continue;
+            };
+            match file
+                .metadata()
+                .and_then(|about| Ok((about.modified()?, name, about.len())))
+            {
+                Ok(row) => found.push(row),
+                // A bad sector, for example: the others count.
+                Err(error) => {
+                    let path = file.path();
+                    tracing::warn!(path = %path.display(), %error, "Failed to read kept record");
+                }
             }
         }
         found.sort();

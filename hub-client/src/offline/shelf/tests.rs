@@ -4,6 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use serde_json::json;
 use yurt_test_support::TestDir;
+use yurt_test_support::fault_fs::FaultFs;
 
 use super::*;
 
@@ -50,6 +51,20 @@ fn records_outlive_the_process_and_are_the_owners_alone() {
         (mode(&folder.path().join("kept")), mode(&files(&folder)[0])),
         (0o700, 0o600)
     );
+}
+
+#[test]
+fn file_that_cannot_be_looked_at_costs_itself_alone() {
+    let (folder, behind) = (TestDir::new(), TestDir::new());
+    open(&folder).put(&record("a", "one")).unwrap();
+    let damaged = folder.path().join("kept").join(FileName::of("b").to_string());
+    fs::create_dir(&damaged).unwrap();
+    let Some(_disk) = FaultFs::mount_or_skip(&damaged, behind.path()) else {
+        return;
+    };
+    fs::remove_dir(behind.path()).unwrap();
+    assert!(fs::symlink_metadata(&damaged).is_err());
+    assert_eq!(open(&folder).get("a"), Some(record("a", "one")));
 }
 
 #[test]
