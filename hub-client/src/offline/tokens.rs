@@ -6,7 +6,7 @@
 //! `--service-account-extend-token-expiration`). The kubelet uses an answer whose `expirationTimestamp` is past, and
 //! asks again when it next needs the token (`pkg/kubelet/token/token_manager.go`).
 //!
-//! The files have mode 0600. One task writes them, and erases expired ones. The kept tokens also name the service accounts of callers whose
+//! The files have mode 0600. One task writes them, and erases expired ones while the cloud answers. The kept tokens also name the service accounts of callers whose
 //! token the cloud was never asked about (`issued`).
 
 pub mod claims;
@@ -21,7 +21,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{RequestInfo, Verb};
@@ -35,6 +35,7 @@ use super::kept_read::{accepted, class_of};
 use super::record::{FileName, Record};
 use super::shelf::{Limits, Share, Shelf, Totals};
 use crate::copied::Copies;
+use crate::health::CloudReach;
 use issued::Issued;
 
 /// Name of the folder below the cache folder.
@@ -239,16 +240,24 @@ impl Tokens {
         Some(response)
     }
 
-    /// Writes tokens and erases expired ones until `token` is cancelled. Deletes all of them once `is_foreign` is
+    /// Writes tokens until `token` is cancelled, and erases expired ones while the cloud answers: a clock that is ahead
+    /// by mistake must not cost the tokens of a node that gets no others. Deletes all of them once `is_foreign` is
     /// cancelled: the cloud is another cluster.
-    pub async fn run(self, token: CancellationToken, is_foreign: CancellationToken) {
+    pub async fn run(
+        self,
+        reach: watch::Receiver<CloudReach>,
+        token: CancellationToken,
+        is_foreign: CancellationToken,
+    ) {
         let mut check = tokio::time::interval(ERASED_EVERY);
         loop {
             tokio::select! {
                 biased;
                 () = token.cancelled() => break,
                 () = is_foreign.cancelled() => break,
-                _ = check.tick() => self.erase().await,
+                _ = check.tick() => if reach.borrow().is_up() {
+                    self.erase().await;
+                },
                 () = self.news.notified() => self.write().await,
             }
         }
@@ -320,6 +329,8 @@ mod tests {
 
     use super::*;
 
+    const UP: CloudReach = CloudReach { failed_probes: Some(0) };
+
     fn key(spec: &Value) -> TokenKey {
         let info = RequestInfo::parse("POST", "/api/v1/namespaces/shop/serviceaccounts/web/token", None).unwrap();
         assert!(is_token_request(&info));
@@ -341,7 +352,8 @@ mod tests {
     async fn stop(tokens: &Tokens) {
         let stopped = CancellationToken::new();
         stopped.cancel();
-        tokens.clone().run(stopped, CancellationToken::new()).await;
+        let reach = watch::Sender::new(UP).subscribe();
+        tokens.clone().run(reach, stopped, CancellationToken::new()).await;
     }
 
     #[test]
@@ -448,6 +460,25 @@ mod tests {
         assert!(tokens.answer(&key).await.is_none() && !account());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn tokens_are_not_erased_while_the_cloud_is_away_because_the_clock_may_be_ahead() {
+        let (folder, (clock, hand)) = (TestDir::new(), Clock::fake());
+        let tokens = Tokens::open(folder.path(), clock);
+        let response = tokens.keeping(&key(&spec()), issued("t1", 3600));
+        response.into_body().collect().await.unwrap();
+        stop(&tokens).await;
+        hand.advance(Duration::from_secs(7200));
+        let files = || std::fs::read_dir(folder.path().join(FOLDER)).unwrap().count();
+        for (reach, expected) in [(CloudReach::default(), 1), (UP, 0)] {
+            let reach = watch::Sender::new(reach);
+            let running = tokens
+                .clone()
+                .run(reach.subscribe(), CancellationToken::new(), CancellationToken::new());
+            let ended = tokio::time::timeout(2 * ERASED_EVERY, running).await;
+            assert_eq!((ended.is_err(), files()), (true, expected));
+        }
+    }
+
     #[tokio::test]
     async fn last_real_answer_is_returned_unchanged_until_it_ends_and_is_erased_then() {
         let (folder, (clock, hand), tasks) = (TestDir::new(), Clock::fake(), TaskGroup::new());
@@ -474,7 +505,11 @@ mod tests {
         assert!(tokens.answer(&key).await.is_some());
         hand.advance(Duration::from_secs(1));
         assert!(tokens.answer(&key).await.is_none(), "an expired token is not returned");
-        tasks.spawn("erase", tokens.clone().run(tasks.token(), CancellationToken::new()));
+        let reach = watch::Sender::new(UP).subscribe();
+        tasks.spawn(
+            "erase",
+            tokens.clone().run(reach, tasks.token(), CancellationToken::new()),
+        );
         let files = || std::fs::read_dir(folder.path().join(FOLDER)).unwrap().count();
         eventually("the token must be erased", async || (files() == 0).then_some(())).await;
     }

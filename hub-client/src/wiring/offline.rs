@@ -81,8 +81,10 @@ impl Wiring {
     pub(super) fn tokens(&self) -> Tokens {
         let tokens = Tokens::open(&self.config.cache_dir, self.clock.clone());
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
-        self.tasks
-            .spawn_critical("keep-tokens", tokens.clone().run(token, is_foreign));
+        self.tasks.spawn_critical(
+            "keep-tokens",
+            tokens.clone().run(self.cloud.0.subscribe(), token, is_foreign),
+        );
         tokens
     }
 
