@@ -38,7 +38,8 @@ pub struct Queue {
     /// By the number of their arrival.
     events: BTreeMap<u64, (EventKey, QueuedEvent)>,
     places: BTreeMap<EventKey, u64>,
-    next: u64,
+    /// Place of the next event.
+    end: u64,
     revision: u64,
     bytes: usize,
     dropped: u64,
@@ -136,8 +137,8 @@ impl Queue {
             revision: self.revision,
             body,
         };
-        let place = self.places.get(&key).copied().unwrap_or(self.next);
-        self.next = self.next.max(place + 1);
+        let place = self.places.get(&key).copied().unwrap_or(self.end);
+        self.end = self.end.max(place + 1);
         self.places.insert(key.clone(), place);
         if let Some((_, old)) = self.events.insert(place, (key, kept)) {
             self.bytes -= old.body.len();
@@ -153,10 +154,22 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns the oldest event.
+    /// Returns the oldest event after the place `last`, else the oldest one, with its place.
     #[must_use]
-    pub fn first(&self) -> Option<(EventKey, QueuedEvent)> {
-        self.events.values().next().cloned()
+    pub fn next(&self, last: Option<u64>) -> Option<(u64, EventKey, QueuedEvent)> {
+        let after = last.map_or(0, |last| last + 1);
+        let next = self
+            .events
+            .range(after..)
+            .next()
+            .or_else(|| self.events.first_key_value());
+        next.map(|(place, (key, kept))| (*place, key.clone(), kept.clone()))
+    }
+
+    /// True if there is no event.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
     }
 
     /// Removes an event that the cloud has, or will never take, unless it changed since `revision`. `is_lost` counts it
@@ -231,12 +244,36 @@ mod tests {
         json!({"metadata": {"namespace": "shop", "name": format!("web.{number}")}, "message": message, "count": 1})
     }
 
+    fn oldest(queue: &Queue) -> (EventKey, QueuedEvent) {
+        let (_, key, kept) = queue.next(None).unwrap();
+        (key, kept)
+    }
+
+    #[test]
+    fn events_take_turns_so_that_none_waits_for_one_that_the_cloud_does_not_answer() {
+        let mut queue = Queue::default();
+        for number in 0..3 {
+            queue.put(key(number), &event(number, "m")).unwrap();
+        }
+        let mut last = None;
+        let mut next = |queue: &Queue| {
+            let (place, key, kept) = queue.next(last).unwrap();
+            last = Some(place);
+            (key, kept.revision)
+        };
+        let turns: Vec<_> = (0..4).map(|_| next(&queue).0).collect();
+        assert_eq!(turns, [0, 1, 2, 0].map(key));
+        let (second, revision) = next(&queue);
+        queue.settle(&second, revision, false);
+        assert_eq!([next(&queue).0, next(&queue).0], [2, 0].map(key));
+    }
+
     #[test]
     fn oldest_events_are_dropped_and_counted() {
         let mut queue = Queue::default();
         (0..EVENTS_MAX + 5).for_each(|number| queue.put(key(number), &event(number, "m")).unwrap());
         assert_eq!((queue.totals().0, queue.totals().2), (EVENTS_MAX, 5));
-        assert_eq!(queue.first().unwrap().0, key(5));
+        assert_eq!(oldest(&queue).0, key(5));
         let large = "x".repeat(60 << 10);
         (0..20).for_each(|number| queue.put(key(9000 + number), &event(9000 + number, &large)).unwrap());
         assert!(queue.totals().1 <= BYTES_MAX);
@@ -250,20 +287,20 @@ mod tests {
         let mut queue = Queue::default();
         queue.put(key(1), &event(1, "a")).unwrap();
         queue.put(key(2), &event(2, "a")).unwrap();
-        let (first, sent) = queue.first().unwrap();
+        let (first, sent) = oldest(&queue);
         queue.put(key(1), &event(1, "b")).unwrap();
         queue.settle(&first, sent.revision, false);
-        let (again, kept) = queue.first().unwrap();
+        let (again, kept) = oldest(&queue);
         assert_eq!((&again, queue.totals().0), (&key(1), 2));
         queue.settle(&again, kept.revision, true);
-        assert_eq!((queue.first().unwrap().0, queue.totals().2), (key(2), 1));
+        assert_eq!((oldest(&queue).0, queue.totals().2), (key(2), 1));
     }
 
     #[test]
     fn end_of_an_event_is_a_change_of_the_queue() {
         let mut queue = Queue::default();
         (1..3).for_each(|number| queue.put(key(number), &event(number, "m")).unwrap());
-        let (saved, (first, sent)) = (queue.revision(), queue.first().unwrap());
+        let (saved, (first, sent)) = (queue.revision(), oldest(&queue));
         queue.settle(&first, sent.revision, false);
         assert_ne!(queue.revision(), saved);
     }

@@ -98,7 +98,7 @@ impl Sender {
         token: CancellationToken,
         is_foreign: CancellationToken,
     ) {
-        let (mut not_before, mut save_at) = (Instant::now(), None);
+        let (mut last, mut not_before, mut save_at) = (None, Instant::now(), None);
         loop {
             if save_at.is_none() && self.is_dirty() {
                 save_at = Some(Instant::now() + SAVED_EVERY);
@@ -106,7 +106,7 @@ impl Sender {
             let (events, history) = (self.events.clone(), self.history.clone());
             let saving = save_at.unwrap_or_else(|| Instant::now() + SAVED_EVERY);
             let due = async {
-                if events.queue.lock().first().is_none() || reach.wait_for(|reach| reach.is_up()).await.is_err() {
+                if events.queue.lock().is_empty() || reach.wait_for(|reach| reach.is_up()).await.is_err() {
                     std::future::pending::<()>().await;
                 }
                 tokio::time::sleep_until(not_before).await;
@@ -124,8 +124,9 @@ impl Sender {
                     save_at = None;
                 }
                 () = due => {
-                    let first = self.events.queue.lock().first();
-                    let Some((key, kept)) = first else { continue };
+                    let next = self.events.queue.lock().next(last);
+                    let Some((place, key, kept)) = next else { continue };
+                    last = Some(place);
                     // An event whose request is cut stays in the queue, as one without an answer.
                     let sent = token.run_until_cancelled(self.send(&key, &kept)).await;
                     let pause = if sent == Some(true) { PACE } else { RETRY };
