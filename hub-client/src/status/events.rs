@@ -199,7 +199,9 @@ impl Correlator {
         let now = note.at.secs;
         let refill = REFILL.as_secs() as i64;
         let (left, counted) = self.tokens.entry(note.about.clone()).or_insert((BURST, now));
-        let grown = (now.saturating_sub(*counted) / refill).max(0);
+        // A clock that goes back would stop the refill until it is there again.
+        *counted = now.min(*counted);
+        let grown = now.saturating_sub(*counted) / refill;
         *left = left.saturating_add(u32::try_from(grown).unwrap_or(BURST)).min(BURST);
         *counted += grown * refill;
         let has_token = *left > 0;
@@ -352,6 +354,15 @@ mod tests {
         assert!(!writes(299));
         assert!(writes(300));
         assert!(!writes(301));
+    }
+
+    #[test]
+    fn clock_that_goes_back_ends_no_objects_events() {
+        let mut correlator = Correlator::default();
+        let mut writes = |secs| correlator.next(&note("flapping", secs), 1) != Write::Nothing;
+        assert_eq!((0..100).filter(|_| writes(1_000_000)).count(), 25);
+        assert!(!writes(0));
+        assert!(writes(300));
     }
 
     #[test]
