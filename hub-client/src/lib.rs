@@ -226,7 +226,10 @@ impl Hub {
         keeper: &CertificateKeeper,
     ) -> Result<PoolLabel, StartError> {
         let label = PoolLabel::of(&config.node, &config.root_dir);
-        let mut pool = config.is_pool_of_label.then(|| label.stored()).flatten();
+        let mut pool = match config.is_pool_of_label {
+            true => label.stored().await,
+            false => None,
+        };
         let is_first = !config.cache_dir.join(disk::FILE).exists();
         // Servers refuse a certificate that is not valid now; the hub starts with it, and gets another one.
         if is_first && keeper.standing().is_valid() {

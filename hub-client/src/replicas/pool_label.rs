@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_pool_protocol::members::POOL_LABEL;
+use yurt_runtime::files;
 use yurt_runtime::http::client::HttpClient;
 
 use super::questions;
@@ -49,8 +50,9 @@ impl PoolLabel {
     }
 
     /// The stored name, empty for a node without a pool; `None` if the label was never read.
-    pub(crate) fn stored(&self) -> Option<String> {
-        self.file.load().data.remove(KEY)
+    pub(crate) async fn stored(&self) -> Option<String> {
+        let file = self.file.clone();
+        files::access(move || file.load().data.remove(KEY)).await
     }
 
     /// Reads and stores the label at a first start. Returns an empty name if no server answers in time: the hub ends once
@@ -91,7 +93,7 @@ impl PoolLabel {
                             return;
                         }
                     }
-                    Ok(Some(name)) if self.stored().is_none() => self.store(&name).await,
+                    Ok(Some(name)) if self.stored().await.is_none() => self.store(&name).await,
                     Ok(_) => {}
                     Err(error) => tracing::debug!(error, "Failed to read the label of the node's pool"),
                 }
@@ -122,7 +124,8 @@ impl PoolLabel {
 
 #[cfg(test)]
 mod tests {
-    use yurt_test_support::TestDir;
+    use yurt_runtime::TaskGroup;
+    use yurt_test_support::{TestDir, hang, runs_while_reading};
 
     use super::*;
 
@@ -130,11 +133,24 @@ mod tests {
     async fn name_is_that_of_the_same_node_and_empty_is_not_unknown() {
         let folder = TestDir::new();
         let label = PoolLabel::of("n1", folder.path());
-        assert_eq!(label.stored(), None);
+        assert_eq!(label.stored().await, None);
         for name in ["east", ""] {
             label.store(name).await;
-            assert_eq!(PoolLabel::of("n1", folder.path()).stored().as_deref(), Some(name));
+            let again = PoolLabel::of("n1", folder.path());
+            assert_eq!(again.stored().await.as_deref(), Some(name));
         }
-        assert_eq!(PoolLabel::of("n2", folder.path()).stored(), None);
+        assert_eq!(PoolLabel::of("n2", folder.path()).stored().await, None);
+    }
+
+    #[test]
+    fn name_on_a_disk_that_hangs_holds_no_thread_of_the_runtime() {
+        let folder = TestDir::new();
+        let (label, path) = (PoolLabel::of("n1", folder.path()), folder.path().join(FILE));
+        hang(&path);
+        runs_while_reading(&path, async move || {
+            let tasks = TaskGroup::new();
+            tasks.spawn("read", async move { drop(label.stored().await) });
+            tasks
+        });
     }
 }
