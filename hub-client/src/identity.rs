@@ -322,11 +322,11 @@ impl CertificateKeeper {
         }
     }
 
-    /// Writes the kubeconfig with the present flags. On a full disk the one of the last start stays: it leads to the same
+    /// Writes the kubeconfig with the present flags. On a disk that takes nothing the one of the last start stays: it leads to the same
     /// certificate.
     fn renew_kubeconfig(&self) -> Result<(), IdentityError> {
         match self.files.write_kubeconfig(&self.first_server()) {
-            Err(error) if error.is_full() && self.files.kubeconfig.exists() => {
+            Err(error) if error.takes_nothing() && self.files.kubeconfig.exists() => {
                 tracing::warn!(%error, "Failed to write kubeconfig; the one of the last start is in use");
                 Ok(())
             }

@@ -297,8 +297,8 @@ fn make_folder(flag: &'static str, path: &Path) -> Result<(), StartError> {
     let probe = path.join(".writable");
     let written = std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe));
     match written {
-        // A hub runs without the disk while there is no space.
-        Err(error) if disk::is_full(&error) => Ok(()),
+        // A hub runs without a disk that is full or read-only.
+        Err(error) if disk::takes_nothing(&error) => Ok(()),
         written => written.map_err(fail),
     }
 }

@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::failures::Failures;
 use crate::identity::serving;
 use crate::node_network::{self, AddressInterface};
-use crate::replicas::disk::is_full;
+use crate::replicas::disk::takes_nothing;
 use crate::unwritten::{Readers, Unwritten};
 use crate::upstream::Upstreams;
 
@@ -41,7 +41,7 @@ pub(crate) fn limits() -> Limits {
 ///
 /// # Errors
 /// The certificate or the directory of the CA cannot be used. The CA is written here, so only a start that has passed every
-/// other check may call this. Without space on the disk a new CA is in `unwritten`.
+/// other check may call this. On a disk that takes nothing a new CA is in `unwritten`.
 pub(crate) fn encrypted(
     config: &Config,
     upstreams: &Upstreams,
@@ -71,7 +71,7 @@ fn encrypted_for_pods(
     let prepared = serving::prepare(&config.root_dir, &config.node, &own);
     let identity = match prepared {
         Ok(pair) => PemIdentity::one_file(pair),
-        Err(error) if is_full(&error) => {
+        Err(error) if takes_nothing(&error) => {
             tracing::warn!(%error, "Failed to write file; pods get the hub's own certificate until the next start");
             PemIdentity::inline("the hub's own serving certificate", &own)
         }
@@ -179,8 +179,8 @@ fn self_signed(config: &Config, unwritten: &mut Unwritten) -> Result<PemPair, St
     authority.issue_server(&config.node, &names).map_err(fail)
 }
 
-/// Returns the CA of earlier starts, or a new one if it is missing or other users can read its key. Without space on the
-/// disk the new one is in `unwritten`, where the next call finds it.
+/// Returns the CA of earlier starts, or a new one if it is missing or other users can read its key. On a disk that
+/// takes nothing the new one is in `unwritten`, where the next call finds it.
 fn own_authority(root: &Path, unwritten: &mut Unwritten) -> Result<CertificateAuthority, StartError> {
     let (cert, key) = (root.join(OWN_CA), root.join(OWN_CA_KEY));
     let held = |name, path| match unwritten.content(name) {

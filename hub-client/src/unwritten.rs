@@ -1,5 +1,5 @@
-//! Small files that the hub creates at its start, and that a full disk does not take: kept in memory, and written once
-//! there is space.
+//! Small files that the hub creates at its start, and that a disk does not take that is full or read-only: kept in memory,
+//! and written once it does.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use yurt_runtime::pki::{make_folder, write_public, write_secret};
 
 use crate::FOLDER_MODE;
 use crate::failures::Failures;
-use crate::replicas::disk::is_full;
+use crate::replicas::disk::takes_nothing;
 
 /// Time between attempts to write the files.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
@@ -42,10 +42,10 @@ struct Unstored {
 // === impl Unwritten ===
 
 impl Unwritten {
-    /// Writes the file `name` below `root`, atomically and durably. Without space it is kept here for later.
+    /// Writes the file `name` below `root`, atomically and durably. If the disk takes nothing it is kept here for later.
     ///
     /// # Errors
-    /// All others than a full disk; the message names the file.
+    /// All others than of a disk that is full or read-only; the message names the file.
     pub(crate) fn write(&mut self, root: &Path, name: &'static str, content: &str, readers: Readers) -> io::Result<()> {
         let mut file = Unstored {
             name,
@@ -55,8 +55,8 @@ impl Unwritten {
             why: String::new(),
         };
         match file.write() {
-            Err(error) if is_full(&error) => {
-                tracing::warn!(%error, "Failed to write file; it is in memory until there is space");
+            Err(error) if takes_nothing(&error) => {
+                tracing::warn!(%error, "Failed to write file; it is in memory until the disk takes it");
                 file.why = error.to_string();
                 self.0.push(file);
                 Ok(())
@@ -71,7 +71,7 @@ impl Unwritten {
         Some(&file.content)
     }
 
-    /// Writes the files once there is space, until `stop`. Those that are missing are in `failures`.
+    /// Writes the files once the disk takes them, until `stop`. Those that are missing are in `failures`.
     pub(crate) async fn store(mut self, failures: Failures, stop: CancellationToken) {
         for file in &self.0 {
             failures.unanswered(file.name, &file.why);

@@ -87,6 +87,14 @@ pub enum OpenError {
         /// Cause.
         why: String,
     },
+    /// Its file system is read-only.
+    #[error("cannot open store {path}: {why}; the store must be writable")]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        why: String,
+    },
     /// The file is damaged.
     #[error("store is damaged: {}", open::with_advice(path, why))]
     Corrupt {
@@ -136,7 +144,9 @@ impl OpenError {
     /// The same error without the file's name.
     fn into_storage_error(self) -> StorageError {
         match self {
-            Self::Unusable { why, .. } | Self::Unreadable { why, .. } => StorageError::Unavailable(why),
+            Self::Unusable { why, .. } | Self::Unreadable { why, .. } | Self::ReadOnly { why, .. } => {
+                StorageError::Unavailable(why)
+            }
             Self::Full { why, .. } => StorageError::Full(why),
             Self::Corrupt { why, .. } => StorageError::Corrupt(why),
             other @ Self::Format { .. } => StorageError::Unavailable(other.to_string()),

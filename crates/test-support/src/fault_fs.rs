@@ -158,6 +158,13 @@ mod tests {
         assert!(is_error(file.sync_all()));
         assert!(is_error(file.read_exact_at(&mut [0; 3], 0)));
         assert!(is_error(File::open(&path).map(drop)));
+        disk.set(Health::ReadOnly);
+        let is_read_only = |outcome: io::Result<()>| outcome.expect_err("EROFS").raw_os_error() == Some(30);
+        assert!(is_read_only(file.write_all_at(b"two", 0)));
+        assert!(is_read_only(OpenOptions::new().write(true).open(&path).map(drop)));
+        assert!(is_read_only(fs::rename(&path, place.join("inner/other"))));
+        assert!(is_read_only(fs::remove_file(&path)) && is_read_only(fs::write(place.join("new"), "")));
+        assert_eq!(fs::read_to_string(&path).expect("read"), "one");
         disk.set(Health::Works);
         file.write_all_at(b"two and more", 0).expect("it is mended");
         file.set_len(3).expect("shorter");

@@ -10,7 +10,7 @@ use yurt_runtime::tls::{CertificateInfo, PemIdentity, PemSource, TlsError};
 use super::discovery::JoinToken;
 use crate::FOLDER_MODE;
 use crate::config::OWN_KUBECONFIG;
-use crate::replicas::disk::is_full;
+use crate::replicas::disk;
 
 /// Users in the kubeconfigs.
 const BOOTSTRAP_USER: &str = "token-bootstrap-client";
@@ -51,9 +51,9 @@ pub(crate) enum FileError {
 // === impl FileError ===
 
 impl FileError {
-    /// True if there is no space on the disk.
-    pub(crate) fn is_full(&self) -> bool {
-        matches!(self, Self::Io(error) if is_full(error))
+    /// True if the disk takes nothing new.
+    pub(crate) fn takes_nothing(&self) -> bool {
+        matches!(self, Self::Io(error) if disk::takes_nothing(error))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Opens the durable copy of the replicas. A file that is damaged, of another format or on a bad sector is moved aside and
-//! replaced. With a full disk the hub runs without the file until the next start. Members of another pool are dropped.
+//! replaced. With a disk that is full or read-only the hub runs without the file until the next start. Members of another pool are dropped.
 //! None of these prevents the hub's start.
 
 use std::io;
@@ -61,10 +61,10 @@ impl DiskError {
         )
     }
 
-    fn is_full(&self) -> bool {
+    fn takes_nothing(&self) -> bool {
         matches!(
             self,
-            Self::Open(OpenError::Full { .. }) | Self::Store(StorageError::Full(_))
+            Self::Open(OpenError::Full { .. } | OpenError::ReadOnly { .. }) | Self::Store(StorageError::Full(_))
         )
     }
 }
@@ -92,7 +92,7 @@ pub(super) fn open(
                 Err(_) => in_memory(folder, kinds, &why),
             }
         }
-        Err(error) if error.is_full() => in_memory(folder, kinds, &error.to_string()),
+        Err(error) if error.takes_nothing() => in_memory(folder, kinds, &error.to_string()),
         opened => opened,
     }
 }
@@ -113,7 +113,7 @@ fn open_once(
     // The pool is recorded before there are members of it.
     if let Err(error) = origin.set_pool(pool) {
         let why = format!("the record of the pool next to {}: {error}", file.display());
-        return Err(match is_full(&error) {
+        return Err(match takes_nothing(&error) {
             true => StorageError::Full(why).into(),
             false => StorageError::Unavailable(why).into(),
         });
@@ -176,10 +176,13 @@ pub(super) fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// True if there is no space, or none for this user.
+/// True if the disk takes nothing new: there is no space, or none for this user, or it is read-only.
 #[must_use]
-pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+pub fn takes_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::ReadOnlyFilesystem
+    )
 }
 
 #[cfg(test)]

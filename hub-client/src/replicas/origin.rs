@@ -70,7 +70,7 @@ impl Origin {
     }
 
     /// Records that the members among the replicas, if any, are those of `pool`. Without a change there is no write, so a
-    /// full disk does not keep a hub from its replicas.
+    /// disk that takes nothing does not keep a hub from its replicas.
     ///
     /// # Errors
     /// The record could not be written.

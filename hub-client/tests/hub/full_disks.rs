@@ -111,6 +111,50 @@ async fn full_disk_costs_no_client_anything_and_no_data_also_over_a_restart() {
     until_complete(&hub, SECRET).await;
 }
 
+/// The kernel makes a file system read-only that has a fault.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hub_whose_disk_is_read_only_starts_again_and_serves_what_it_can_read_and_what_the_cloud_has() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("pods", pod("web"));
+    let (folder, behind) = (Arc::new(TestDir::new()), TestDir::new());
+    let Some(disk) = FaultFs::mount_or_skip(folder.path(), behind.path()) else {
+        return;
+    };
+    let mut flags = flags_of(&cloud, &folder, NODE, &cloud.url());
+    flags.push(format!("--node-identity-uids={}", own_uid()));
+    let mut hub = TestHub::try_start(flags, folder.clone()).await.expect("it starts");
+    assert_eq!(names(&hub.kubelet(), OWN_PODS).await, ["web"]);
+    hub.kubelet().get(POD).await.expect(200);
+    until_complete(&hub, OWN_PODS).await;
+
+    disk.set(Health::ReadOnly);
+    cloud.put("pods", pod("db"));
+    eventually("changes must be shown without the disk", async || {
+        (names(&hub.kubelet(), OWN_PODS).await == ["db", "web"]).then_some(())
+    })
+    .await;
+    hub.restart().await;
+    assert_eq!(names(&hub.kubelet(), OWN_PODS).await, ["db", "web"]);
+    let troubles = hub.state().await["troubles"].clone();
+    let why = troubles["durable copy"]["why"].as_str().unwrap_or_default();
+    assert!(why.contains("Read-only") && why.contains("memory"), "{troubles}");
+    cloud.go_away().await;
+    hub.kubelet().get(POD).await.expect(200);
+    write_status(&hub.kubelet(), "Running").await.expect(200);
+
+    disk.set(Health::Works);
+    hub.until("the status must be stored", |state| {
+        state["troubles"].get("local writes").is_none()
+    })
+    .await;
+    hub.restart().await;
+    assert_eq!(
+        names(&hub.kubelet(), OWN_PODS).await,
+        ["web"],
+        "the copy of the first run"
+    );
+}
+
 /// Files below `folder`, also the hidden ones.
 fn files_in(folder: &Path) -> Vec<String> {
     let found = std::fs::read_dir(folder).unwrap().map(Result::unwrap);

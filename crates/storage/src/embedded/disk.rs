@@ -81,9 +81,10 @@ impl Disk {
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>, OpenError> {
         let medium = LockedFile::open(path).map_err(|error| {
             let (path, why) = (path.to_owned(), error.to_string());
-            match open::is_full(&error) {
-                true => OpenError::Full { path, why },
-                false => OpenError::Unusable { path, why },
+            match error.kind() {
+                _ if open::is_full(&error) => OpenError::Full { path, why },
+                std::io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly { path, why },
+                _ => OpenError::Unusable { path, why },
             }
         })?;
         Self::open_on(path, Arc::new(medium), clock)

@@ -22,6 +22,8 @@ pub enum Health {
     Fails,
     /// No space for anything new; what is there can be read, overwritten and deleted.
     Full,
+    /// No change; everything that is there can be read.
+    ReadOnly,
 }
 
 /// The health of a disk, which its owner sets and every request reads.
@@ -49,6 +51,8 @@ pub(super) const ROOT: u64 = 1;
 const EIO: i32 = 5;
 /// No space left on the device.
 const ENOSPC: i32 = 28;
+/// The file system is read-only.
+const EROFS: i32 = 30;
 
 // === impl Switch ===
 
@@ -83,14 +87,15 @@ impl Behind {
     pub(super) fn works(&self) -> io::Result<()> {
         match self.switch.settled() {
             Health::Fails => Err(io::Error::from_raw_os_error(EIO)),
-            Health::Works | Health::Stalls | Health::Full => Ok(()),
+            Health::Works | Health::Stalls | Health::Full | Health::ReadOnly => Ok(()),
         }
     }
 
-    /// As [`Self::works`]; an error for what `needs` space while there is none.
-    fn has_space(&self, needs: bool) -> io::Result<()> {
+    /// As [`Self::works`], for a change; an error if it `needs` space while there is none.
+    fn may_change(&self, needs: bool) -> io::Result<()> {
         match self.switch.settled() {
             Health::Full if needs => Err(io::Error::from_raw_os_error(ENOSPC)),
+            Health::ReadOnly => Err(io::Error::from_raw_os_error(EROFS)),
             _ => self.works(),
         }
     }
@@ -107,7 +112,7 @@ impl Behind {
 
     pub(super) fn resize(&mut self, number: u64, size: u64) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.path(number)?)?;
-        self.has_space(size > file.metadata()?.len())?;
+        self.may_change(size > file.metadata()?.len())?;
         file.set_len(size)?;
         self.recording.push(|| Change::Resize { file: number, size });
         Ok(())
@@ -115,12 +120,12 @@ impl Behind {
 
     /// Sets the mode of a file; a recording does not have it.
     pub(super) fn set_mode(&self, number: u64, mode: u32) -> io::Result<()> {
-        self.works()?;
+        self.may_change(false)?;
         fs::set_permissions(self.path(number)?, fs::Permissions::from_mode(mode & 0o7777))
     }
 
     pub(super) fn make_folder(&mut self, parent: u64, name: &OsStr) -> io::Result<Entry> {
-        self.has_space(true)?;
+        self.may_change(true)?;
         fs::create_dir(self.path(parent)?.join(name))?;
         let entry = self.lookup(parent, name)?;
         self.recording.push(|| Change::MakeFolder {
@@ -131,7 +136,7 @@ impl Behind {
     }
 
     pub(super) fn remove(&mut self, parent: u64, name: &OsStr, is_folder: bool) -> io::Result<()> {
-        self.works()?;
+        self.may_change(false)?;
         let path = self.path(parent)?.join(name);
         if is_folder {
             fs::remove_dir(&path)?;
@@ -147,7 +152,7 @@ impl Behind {
 
     /// A replaced entry is gone; the moved one keeps its number.
     pub(super) fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr)) -> io::Result<()> {
-        self.works()?;
+        self.may_change(false)?;
         let change = Change::Rename {
             from: (from.0, from.1.to_owned()),
             to: (to.0, to.1.to_owned()),
@@ -167,9 +172,12 @@ impl Behind {
         Ok(())
     }
 
-    /// Opens a file; returns its handle.
-    pub(super) fn open(&mut self, number: u64) -> io::Result<u64> {
-        self.works()?;
+    /// Opens a file, perhaps to change it; returns its handle.
+    pub(super) fn open(&mut self, number: u64, is_to_change: bool) -> io::Result<u64> {
+        match is_to_change {
+            true => self.may_change(false)?,
+            false => self.works()?,
+        }
         let file = OpenOptions::new().read(true).write(true).open(self.path(number)?)?;
         Ok(self.keep(file))
     }
@@ -177,7 +185,7 @@ impl Behind {
     pub(super) fn create(&mut self, parent: u64, name: &OsStr) -> io::Result<(Entry, u64)> {
         let path = self.path(parent)?.join(name);
         let is_new = !path.exists();
-        self.has_space(is_new)?;
+        self.may_change(is_new)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
         let entry = self.lookup(parent, name)?;
@@ -209,7 +217,7 @@ impl Behind {
 
     pub(super) fn write(&self, (number, handle): (u64, u64), offset: u64, bytes: &[u8]) -> io::Result<()> {
         let file = self.file(handle)?;
-        self.has_space(offset + bytes.len() as u64 > file.metadata()?.len())?;
+        self.may_change(offset + bytes.len() as u64 > file.metadata()?.len())?;
         file.write_all_at(bytes, offset)?;
         self.recording.push(|| Change::Write {
             file: number,

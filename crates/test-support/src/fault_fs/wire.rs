@@ -33,6 +33,9 @@ const DIRECT_IO: u32 = 1;
 const SETS_MODE: u32 = 1 << 0;
 /// The size is among what a SETATTR changes.
 const SETS_SIZE: u32 = 1 << 3;
+/// Flags of an opened file that tell how it is used, and their value for reads alone.
+const ACCESS_MODE: u32 = 3;
+const READ_ONLY: u32 = 0;
 const ENOSYS: i32 = 38;
 const ANSWER_HEADER: usize = 16;
 
@@ -116,7 +119,7 @@ fn body(request: &Request<'_>, behind: &mut Behind) -> io::Result<Out> {
             behind.rename((node, from), (u64_at(rest, 0), to))?;
         }
         // OPEN
-        14 => out.opened(behind.open(node)?),
+        14 => out.opened(behind.open(node, u32_at(rest, 0) & ACCESS_MODE != READ_ONLY)?),
         // READ
         15 => out.0 = behind.read(u64_at(rest, 0), u64_at(rest, 8), u32_at(rest, 16) as usize)?,
         // WRITE

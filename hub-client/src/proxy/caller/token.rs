@@ -33,7 +33,7 @@ pub struct NodeToken {
 
 impl NodeToken {
     /// Returns the token in `folder`. Creates a new one if there is none, or if users other than the owner could read
-    /// or guess it. Without space on the disk the new one is in `unwritten`; no client knows it until it is stored.
+    /// or guess it. On a disk that takes nothing the new one is in `unwritten`; no client knows it until it is stored.
     ///
     /// # Errors
     /// The file cannot be read or written, or the system has no source of randomness.
