@@ -94,6 +94,13 @@ impl Backlog {
         }
     }
 
+    /// Removes the records that `is_over` selects.
+    pub(super) fn drop_those(&mut self, is_over: impl Fn(&Record) -> bool) {
+        for key in self.due(|change| change.record.as_ref().is_some_and(&is_over)) {
+            self.remove(&key);
+        }
+    }
+
     /// Removes all changes.
     pub(super) fn clear(&mut self) {
         self.changes.clear();

@@ -6,8 +6,9 @@
 //! `--service-account-extend-token-expiration`). The kubelet uses an answer whose `expirationTimestamp` is past, and
 //! asks again when it next needs the token (`pkg/kubelet/token/token_manager.go`).
 //!
-//! The files have mode 0600. One task writes them, and erases expired ones while the cloud answers. The kept tokens also name the service accounts of callers whose
-//! token the cloud was never asked about (`issued`).
+//! The files have mode 0600. One task writes them, and erases expired ones while the cloud answers. A token that the disk
+//! does not take stays in memory. The kept tokens also name the service accounts of callers whose token the cloud was
+//! never asked about (`issued`).
 
 pub mod claims;
 mod issued;
@@ -33,7 +34,7 @@ use yurt_runtime::http::{Body, full, respond};
 use super::backlog::{self, Backlog, Bounds, Change};
 use super::kept_read::{accepted, class_of};
 use super::record::{FileName, Record};
-use super::shelf::{Limits, Share, Shelf, Totals};
+use super::shelf::{Limits, Share, Shelf, ShelfError, Totals};
 use crate::copied::Copies;
 use crate::health::CloudReach;
 use issued::Issued;
@@ -56,8 +57,8 @@ const BACKLOG: Bounds = Bounds {
     changes: 256,
     bytes: 2 << 20,
 };
-/// Interval of erasing expired tokens.
-const ERASED_EVERY: Duration = Duration::from_secs(600);
+/// Interval of erasing expired tokens, and of storing those that the disk did not take.
+const CHECKED_EVERY: Duration = Duration::from_secs(600);
 /// Fact of a record: its content type.
 const TYPE: &str = "contentType";
 /// Fact of a record: the Unix time at which the token ends, s.
@@ -249,15 +250,18 @@ impl Tokens {
         token: CancellationToken,
         is_foreign: CancellationToken,
     ) {
-        let mut check = tokio::time::interval(ERASED_EVERY);
+        let mut check = tokio::time::interval(CHECKED_EVERY);
         loop {
             tokio::select! {
                 biased;
                 () = token.cancelled() => break,
                 () = is_foreign.cancelled() => break,
-                _ = check.tick() => if reach.borrow().is_up() {
-                    self.erase().await;
-                },
+                _ = check.tick() => {
+                    self.write().await;
+                    if reach.borrow().is_up() {
+                        self.erase().await;
+                    }
+                }
                 () = self.news.notified() => self.write().await,
             }
         }
@@ -274,7 +278,7 @@ impl Tokens {
     }
 
     async fn write(&self) {
-        let keys = self.backlog.lock().due(|_| true);
+        let (keys, mut failure) = (self.backlog.lock().due(|_| true), None);
         for key in keys {
             let change = self.backlog.lock().get(&key).cloned();
             let Some(Change {
@@ -286,18 +290,26 @@ impl Tokens {
                 continue;
             };
             let shelf = self.shelf.clone();
-            let kept = tokio::task::spawn_blocking(move || shelf.put(&record)).await;
-            if let Ok(Err(error)) = kept {
-                not_kept(&error.to_string());
+            match tokio::task::spawn_blocking(move || shelf.put(&record)).await {
+                Ok(Err(ShelfError::Disk(error))) => {
+                    failure = Some(error);
+                    continue;
+                }
+                Ok(Err(error)) => not_kept(&error.to_string()),
+                _ => {}
             }
             // Only after the write, so that a reader finds it in one of the two places.
             self.backlog.lock().done(&key, number);
+        }
+        if let Some(error) = failure {
+            tracing::warn!(%error, "Failed to store tokens; they are in memory until the disk takes them");
         }
     }
 
     async fn erase(&self) {
         let (shelf, now) = (self.shelf.clone(), self.clock.unix().secs);
         self.issued.lock().erase(now);
+        self.backlog.lock().drop_those(|record| is_over(record, now));
         let erased = tokio::task::spawn_blocking(move || {
             let mut over = shelf.all().filter(|record| is_over(record, now));
             over.try_for_each(|record| shelf.remove(&record.key))
@@ -424,6 +436,22 @@ mod tests {
         assert_eq!(tokens.totals().records, BACKLOG.changes);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn token_that_the_disk_does_not_take_is_in_memory_until_it_does() {
+        let (folder, (clock, _)) = (TestDir::new(), Clock::fake());
+        let no_folder = folder.write(FOLDER, "a file where the folder would be");
+        let (tokens, key) = (Tokens::open(folder.path(), clock.clone()), key(&spec()));
+        let response = tokens.keeping(&key, issued("t1", 3600));
+        response.into_body().collect().await.unwrap();
+        stop(&tokens).await;
+        assert!(tokens.answer(&key).await.is_some());
+        std::fs::remove_file(no_folder).unwrap();
+        let reach = watch::Sender::new(CloudReach::default());
+        let running = tokens.run(reach.subscribe(), CancellationToken::new(), CancellationToken::new());
+        assert!(tokio::time::timeout(2 * CHECKED_EVERY, running).await.is_err());
+        assert!(Tokens::open(folder.path(), clock).answer(&key).await.is_some());
+    }
+
     #[tokio::test]
     async fn newest_token_is_kept_and_a_stop_writes_it() {
         let (folder, (clock, _)) = (TestDir::new(), Clock::fake());
@@ -474,7 +502,7 @@ mod tests {
             let running = tokens
                 .clone()
                 .run(reach.subscribe(), CancellationToken::new(), CancellationToken::new());
-            let ended = tokio::time::timeout(2 * ERASED_EVERY, running).await;
+            let ended = tokio::time::timeout(2 * CHECKED_EVERY, running).await;
             assert_eq!((ended.is_err(), files()), (true, expected));
         }
     }
