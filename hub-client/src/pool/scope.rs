@@ -79,6 +79,8 @@ impl ScopeSender {
     /// Runs until `token` is cancelled.
     pub async fn run(self, token: CancellationToken) {
         token.run_until_cancelled(self.tell_changes()).await;
+        // A write that lands later would outlive what a stop deletes of another cluster.
+        self.data.shared_is_settled().await;
     }
 
     async fn tell_changes(&self) {

@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::ResourceKind;
 use yurt_pool_protocol::pool_scope::{Problem, SharedResource};
@@ -32,8 +33,10 @@ pub(super) struct Scope {
     problems: Mutex<Vec<Problem>>,
     /// Counts changes of `shared`.
     version: watch::Sender<u64>,
-    /// Serializes changes.
-    changing: tokio::sync::Mutex<()>,
+    /// Held by the present change, and by its write to the end.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// True during a write, and after a failed one.
+    is_behind: Arc<AtomicBool>,
 }
 
 // === impl Scope ===
@@ -51,7 +54,8 @@ impl Scope {
             shared: Mutex::new(sensible(&shared)),
             problems: Mutex::default(),
             version: watch::Sender::default(),
-            changing: tokio::sync::Mutex::default(),
+            turn: Arc::default(),
+            is_behind: Arc::default(),
         }
     }
 
@@ -62,9 +66,17 @@ impl Scope {
         shared.iter().filter_map(named).collect()
     }
 
-    async fn save(&self, shared: &[SharedResource]) -> std::io::Result<()> {
-        let (file, text) = (self.file.clone(), serde_json::to_vec(shared)?);
-        tokio::task::spawn_blocking(move || write_secret(&file, text)).await?
+    /// Writes the record. The write ends also if the caller is gone, which is why it holds the `turn`.
+    async fn save(&self, turn: OwnedMutexGuard<()>, shared: &[SharedResource]) -> std::io::Result<()> {
+        let (file, text, is_behind) = (self.file.clone(), serde_json::to_vec(shared)?, self.is_behind.clone());
+        let writing = tokio::task::spawn_blocking(move || {
+            is_behind.store(true, Ordering::Relaxed);
+            let written = write_secret(&file, text);
+            is_behind.store(written.is_err(), Ordering::Relaxed);
+            drop(turn);
+            written
+        });
+        writing.await?
     }
 }
 
@@ -100,9 +112,10 @@ impl PoolData {
     /// Copies exactly these additional resources from now on. New replicas begin for new resources. Replicas of removed
     /// ones end: their readers end and their data is deleted.
     pub async fn share(&self, wanted: &[SharedResource]) {
-        let _one = self.scope.changing.lock().await;
+        let turn = self.scope.turn.clone().lock_owned().await;
+        let was_behind = self.scope.is_behind.load(Ordering::Relaxed);
         let (wanted, held) = (sensible(wanted), self.shared());
-        if wanted == held {
+        if wanted == held && !was_behind {
             return;
         }
         for one in held.iter().filter(|one| !wanted.contains(one)) {
@@ -130,11 +143,21 @@ impl PoolData {
                 Err(error) => tracing::error!(collection = name, error, "Failed to copy resource"),
             }
         }
-        if let Err(error) = self.scope.save(&wanted).await {
+        if wanted != held {
+            *self.scope.shared.lock() = wanted.clone();
+            self.scope.version.send_modify(|version| *version += 1);
+        }
+        // A call that finds the record behind repeats the write.
+        if let Err(error) = self.scope.save(turn, &wanted).await
+            && !was_behind
+        {
             tracing::warn!(%error, path = %self.scope.file.display(), "Failed to record the pool-scope resources");
         }
-        *self.scope.shared.lock() = wanted;
-        self.scope.version.send_modify(|version| *version += 1);
+    }
+
+    /// Waits for the end of a write whose [`Self::share`] was cut.
+    pub async fn shared_is_settled(&self) {
+        drop(self.scope.turn.lock().await);
     }
 
     /// Records the listed resources that are not copied; logs them when they change.
@@ -180,6 +203,8 @@ impl PoolData {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use futures_util::FutureExt as _;
+    use yurt_runtime::Clock;
     use yurt_test_support::TestDir;
 
     use super::*;
@@ -216,6 +241,33 @@ pub(crate) mod tests {
         assert_eq!(names, ["as.example.com", "bs.example.com"]);
         let many: Vec<_> = (0..100).map(|n| widget(&format!("K{n}"))).collect();
         assert_eq!(sensible(&many).len(), SHARED_MAX);
+    }
+
+    fn data(folder: &TestDir) -> PoolData {
+        PoolData::open(folder.path(), "p", usize::MAX, Clock::system()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn write_that_is_cut_ends_before_the_scope_is_settled() {
+        let folder = TestDir::new();
+        let data = data(&folder);
+        let turn = data.scope.turn.clone().lock_owned().await;
+        assert!(data.scope.save(turn, &[widget("A")]).now_or_never().is_none());
+        data.shared_is_settled().await;
+        assert_eq!(*Scope::open(folder.path().join(FILE)).shared.lock(), [widget("A")]);
+    }
+
+    #[tokio::test]
+    async fn record_that_the_disk_did_not_take_is_written_again() {
+        let folder = TestDir::new();
+        let data = data(&folder);
+        let file = folder.path().join(FILE);
+        std::fs::create_dir(&file).unwrap();
+        data.share(&[widget("A")]).await;
+        assert_eq!(data.shared(), [widget("A")]);
+        std::fs::remove_dir(&file).unwrap();
+        data.share(&[widget("A")]).await;
+        assert_eq!(*Scope::open(file).shared.lock(), [widget("A")]);
     }
 
     #[test]

@@ -45,6 +45,8 @@ impl ScopeFollower {
     pub async fn run(mut self, token: CancellationToken) {
         let following = self.follow();
         token.run_until_cancelled(following).await;
+        // A write that lands later would outlive what a stop deletes of another cluster.
+        self.data.shared_is_settled().await;
     }
 
     async fn follow(&mut self) {
