@@ -146,7 +146,7 @@ impl Engine {
         waiting
     }
 
-    /// Begins a group. Only one group is in flight, until [`Self::end_group`].
+    /// Begins a group. Only one group is in flight, until it is published or [dropped](Self::drop_group).
     pub(super) fn stage(&mut self, waiting: Vec<Write>) -> Group {
         self.sequencer.begin_group(self.clock.unix());
         let mut txns = Vec::with_capacity(waiting.len());
@@ -170,7 +170,7 @@ impl Engine {
         Group { txns, mark }
     }
 
-    /// Answers the group in flight, and publishes it if its commit succeeded.
+    /// Answers the group in flight. Publishes and ends it if its commit succeeded.
     pub(super) fn settle(&mut self, group: Group, committed: Result<(), StorageError>, sink: &dyn Sink) {
         self.under_way.clear();
         if let Err(error) = committed {
@@ -182,11 +182,12 @@ impl Engine {
         for txn in group.txns {
             self.finish(txn, sink);
         }
+        self.sequencer.end_group();
     }
 
-    /// Ends the group in flight: it is published, or not on the disk. Its RVs may be passed.
-    pub(super) fn end_group(&mut self) {
-        self.sequencer.end_group();
+    /// Ends the group in flight, which is not on the disk. Its RVs are free again.
+    pub(super) fn drop_group(&mut self) {
+        self.sequencer.drop_group();
     }
 
     /// A mark at the usual distance ahead.

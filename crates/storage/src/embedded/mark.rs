@@ -5,22 +5,28 @@
 //! wall clock does.
 //!
 //! A group of transactions has its RVs before its commit begins, and RVs are published in order. So a group leaves
-//! numbers free below its first RV. Writes in memory during its commit take those, one by one.
+//! numbers free below its first RV. Writes in memory during its commit take those, one by one. They also count by one
+//! near the mark, so that they go on while the disk takes no mark.
 
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::UnixTime;
 
 /// Distance of a new mark from the last RV, µs.
 const AHEAD_MICROS: u64 = 120_000_000;
-/// The mark is renewed when less than this is left, µs. Renewals continue for as long while the disk does not answer.
+/// A group renews the mark when less than this is left, µs.
 const LEFT_MICROS: u64 = 60_000_000;
-/// Numbers left free below a group. Its RVs may be as many µs ahead of the clock, which matters for the expiry of
-/// events, for example.
-const RESERVE: u64 = 1 << 11;
+/// Numbers below the mark that writes in memory take one by one: 2,000 nodes renew for more than 13 hours.
+const COUNTED: u64 = 10_000_000;
 
-/// Lead of the RVs over the clock, µs, above which numbers are left free every [`SPARE_EVERY`] µs only.
-const LEAD_MAX: u64 = 1_000_000;
-/// Exceeds the numbers that one group leaves free, so that RVs ahead of the clock do not get further ahead.
+/// Lead over the clock, µs, towards which RVs move when groups leave numbers free. It delays the expiry of events, for
+/// example.
+const LEAD_MAX: u64 = 16_000_000;
+/// A group leaves free what is left up to [`LEAD_MAX`], divided by this: so all groups of a second leave a million
+/// numbers together, if they are many.
+const SHARE: u64 = 8;
+/// Numbers that a group leaves free at any lead.
+const RESERVE: u64 = 1 << 11;
+/// Interval of such groups, µs. It exceeds their numbers, so that RVs ahead of the clock do not get further ahead.
 const SPARE_EVERY: u64 = 2 * RESERVE;
 /// Distance left above a timeline without a known mark: it may have been this much ahead of the clock, µs.
 const LEAP_MICROS: u64 = 600_000_000;
@@ -78,7 +84,7 @@ impl Sequencer {
     /// left no number free.
     pub(super) fn next_in_memory(&mut self, now: UnixTime) -> Option<ResourceVersion> {
         let next = match self.group {
-            None => self.at(now).max(self.last + 1),
+            None => self.at(now).min(self.mark.saturating_sub(COUNTED)).max(self.last + 1),
             Some(group) => Some(self.last + 1).filter(|next| *next < group.first)?,
         };
         let next = Some(next).filter(|next| *next <= self.mark)?;
@@ -89,13 +95,14 @@ impl Sequencer {
     /// Begins a group: until it ends, writes in memory take the numbers below its own.
     pub(super) fn begin_group(&mut self, now: UnixTime) {
         let now = self.at(now);
+        let room = LEAD_MAX.saturating_sub(self.last.saturating_sub(now)) / SHARE;
         // Many fast commits would move RVs ever further from the clock.
         let is_soon = (self.spared_at..self.spared_at + SPARE_EVERY).contains(&now);
-        let reserve = if is_soon && self.last > now + LEAD_MAX {
-            0
+        let reserve = if is_soon {
+            room
         } else {
             self.spared_at = now;
-            RESERVE
+            room.max(RESERVE)
         };
         let first = now.max(self.last + 1 + reserve);
         self.group = Some(Group { first, next: first });
@@ -110,9 +117,15 @@ impl Sequencer {
         ResourceVersion(group.next - 1)
     }
 
-    /// Ends the group, if one is in flight. Its numbers are used up, also when its commit failed.
+    /// Ends the group in flight: its numbers are used up.
     pub(super) fn end_group(&mut self) {
         self.last = self.highest();
+        self.group = None;
+    }
+
+    /// Ends the group in flight, if there is one: its numbers were not shown, and are not on the disk. They are free
+    /// again, because groups that fail one after another would use up those below the mark.
+    pub(super) fn drop_group(&mut self) {
         self.group = None;
     }
 
@@ -190,12 +203,18 @@ mod tests {
             (0, false, false),
             (1_060, false, false),
             (1_061, true, false),
-            (1_120, true, false),
-            (1_121, true, true),
+            (1_109, true, false),
+            (1_111, true, true),
             (9_000, true, true),
         ] {
             let mut next = Sequencer { ..sequencer };
-            assert_eq!(next.next_in_memory(at(secs)).is_none(), is_beyond, "{secs}");
+            let in_memory = next.next_in_memory(at(secs));
+            assert!(in_memory.is_some_and(|rv| rv > issued && rv.0 <= mark), "{secs}");
+            assert_eq!(
+                in_memory < Some(ResourceVersion(next.at(at(secs)))),
+                is_beyond,
+                "{secs}"
+            );
             let mut next = Sequencer { ..sequencer };
             next.next(at(secs));
             assert_eq!(next.mark_needed().is_some(), is_near, "{secs}");
@@ -235,8 +254,46 @@ mod tests {
         while let Some(rv) = sequencer.next_in_memory(at(1_000)) {
             beside.push(rv);
         }
-        assert_eq!(beside.len() as u64, RESERVE);
+        assert_eq!(beside.len() as u64, LEAD_MAX / SHARE);
         assert!(beside.last().is_some_and(|last| *last < of_group));
+    }
+
+    #[test]
+    fn numbers_below_the_mark_last_for_hours_without_a_disk() {
+        let mut sequencer = Sequencer::after(0, Space::Own);
+        sequencer.next(at(1_000));
+        sequencer.stored(sequencer.mark_ahead());
+        // A write is refused every second.
+        for secs in 1_000..10_000 {
+            sequencer.begin_group(at(secs));
+            sequencer.next_of_group(at(secs));
+            sequencer.drop_group();
+            assert!(
+                (0..1_000).all(|_| sequencer.next_in_memory(at(secs)).is_some()),
+                "{secs}"
+            );
+        }
+        let left = sequencer.mark - sequencer.last;
+        assert!((0..left).all(|_| sequencer.next_in_memory(at(10_000)).is_some()));
+        assert_eq!(sequencer.next_in_memory(at(10_000)), None);
+    }
+
+    #[test]
+    fn numbers_beside_a_group_last_for_minutes() {
+        for (groups_per_sec, least) in [(1, 900_000), (10, 90_000), (100, 9_000)] {
+            let mut sequencer = Sequencer::after(0, Space::Own);
+            for round in 0..100 * groups_per_sec {
+                let now = UnixTime {
+                    secs: 1_000 + i64::from(round / groups_per_sec),
+                    nanos: round % groups_per_sec * (1_000_000_000 / groups_per_sec),
+                };
+                sequencer.begin_group(now);
+                let left = sequencer.group.map_or(0, |group| group.first - sequencer.last);
+                assert!(left > least, "{left} numbers with {groups_per_sec} groups per second");
+                sequencer.next_of_group(now);
+                sequencer.end_group();
+            }
+        }
     }
 
     /// Events expire by these numbers.

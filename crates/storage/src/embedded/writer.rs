@@ -109,9 +109,10 @@ impl Writer {
             ledger.commit(&group)
         };
         let mut engine = self.engine.lock();
+        let is_published = committed.is_ok();
         engine.settle(group, committed, &*self.sink);
-        if !ledger.has_to_revert() {
-            engine.end_group();
+        if !is_published && !ledger.has_to_revert() {
+            engine.drop_group();
         }
     }
 
@@ -119,7 +120,7 @@ impl Writer {
     fn revert(&self, ledger: &mut Ledger) -> Result<(), StorageError> {
         if ledger.has_to_revert() {
             ledger.revert()?;
-            self.engine.lock().end_group();
+            self.engine.lock().drop_group();
         }
         Ok(())
     }
