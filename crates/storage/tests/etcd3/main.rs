@@ -437,3 +437,27 @@ async fn limits_of_etcd_are_told_apart() {
     let reached = one.storage.caught_up().expect("it is shared").await;
     assert!(reached.is_ok(), "reads go on: {reached:?}");
 }
+
+/// etcd compacts then, and refuses only the record of whose turn it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn history_is_compacted_while_etcd_has_no_space() {
+    let etcd = EtcdMember::single(None, &["--quota-backend-bytes=16777216"]);
+    let one = Coordinator::start(&[&etcd]).await;
+    let large = "x".repeat(1 << 20);
+    let created = one.storage.write(vec![put("goes", Expect::Absent, "1")]).await;
+    created.expect("write");
+    while one.storage.write(vec![put("a", Expect::Any, &large)]).await.is_ok() {}
+    let deleted = one.storage.write(vec![delete("goes", Expect::Any)]).await;
+    let deleted = deleted.expect("etcd deletes without space");
+    let mut config = config(&[&etcd], Space::Own);
+    config.compaction_interval = Some(Duration::from_millis(200));
+    let other = Coordinator::connect(config).await;
+    other.attach().await;
+    yurt_test_support::eventually("a compaction", async || {
+        let fresh = Coordinator::start(&[&etcd]).await;
+        let floor = fresh.collection().read(|held| held.floor());
+        (floor >= deleted).then_some(())
+    })
+    .await;
+}
