@@ -118,14 +118,15 @@ impl Endpoints {
         self.call(TXN, request, false).await
     }
 
-    /// Any call; `repeatable` if a repetition has no further effect.
+    /// Any call; `repeatable` if a repetition has no further effect. An error is [of the client](CallError::is_of_client)
+    /// only if every member rejects it.
     pub(super) async fn call<R: Message + Default>(
         &self,
         path: &'static str,
         request: &impl Message,
         repeatable: bool,
     ) -> Result<R, CallError> {
-        let mut asked = 1;
+        let (mut asked, mut other) = (1, None);
         loop {
             let (at, member) = self.pick();
             let error = match grpc::unary(&member.calls, path, request, CALL_TIMEOUT).await {
@@ -139,9 +140,16 @@ impl Endpoints {
                 return Err(error);
             }
             self.failed(at, &error);
-            if asked >= self.members.len() || !(repeatable || error.never_applied()) {
+            let is_last = asked >= self.members.len() || !(repeatable || error.never_applied());
+            // A member that gives no answer now may accept the client later.
+            let error = match other {
+                Some(other) if error.is_of_client() => other,
+                _ => error,
+            };
+            if is_last {
                 return Err(error);
             }
+            other = Some(error).filter(|error| !error.is_of_client());
             asked += 1;
         }
     }
@@ -163,6 +171,70 @@ impl Endpoint {
     pub(super) fn succeeded(&self) {
         if self.failed_at.lock().take().is_some() {
             tracing::info!(server = self.server(), "etcd member answers again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use http::{HeaderValue, Response};
+    use yurt_runtime::http as web;
+    use yurt_runtime::http::server::{Server, handler};
+
+    use super::*;
+
+    const GOOD: HeaderValue = HeaderValue::from_static("0");
+
+    /// URL of a member that answers every call with this status.
+    async fn member(status: HeaderValue, tasks: &TaskGroup) -> String {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = Server::bind(loopback, "test").await.expect("a port");
+        let url = format!("http://{}", server.local_addr());
+        let answer = handler(move |_, _| {
+            // A frame with an empty message.
+            let frame = if status == GOOD { &[0; 5][..] } else { &[] };
+            let mut response = Response::new(web::full(frame));
+            response.headers_mut().insert("grpc-status", status.clone());
+            std::future::ready(response)
+        });
+        let _serving = server.serve(tasks, answer);
+        url
+    }
+
+    /// Outcomes of calls, more of them than there are members.
+    async fn calls(servers: &[String], tasks: &TaskGroup) -> Vec<Result<(), CallError>> {
+        let endpoints = Endpoints::new(servers, None, tasks).expect("URLs");
+        let mut outcomes = Vec::new();
+        for _ in 0..4 {
+            outcomes.push(endpoints.range(&RangeRequest::default()).await.map(drop));
+            outcomes.push(endpoints.txn(&TxnRequest::default()).await.map(drop));
+        }
+        outcomes
+    }
+
+    #[tokio::test]
+    async fn client_is_refused_if_all_members_refuse_it() {
+        let tasks = TaskGroup::new();
+        let is_refused = |outcome: &Result<(), CallError>| matches!(outcome, Err(error) if error.is_of_client());
+        for status in ["7", "16"] {
+            let refusing = member(HeaderValue::from_static(status), &tasks).await;
+            let good = member(GOOD, &tasks).await;
+            let away = format!("http://127.0.0.1:{}", yurt_test_support::free_port());
+            for servers in [[refusing.clone(), good.clone()], [good, refusing.clone()]] {
+                let outcomes = calls(&servers, &tasks).await;
+                assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+            }
+            for servers in [[refusing.clone(), away.clone()], [away, refusing.clone()]] {
+                let outcomes = calls(&servers, &tasks).await;
+                let is_unknown = |outcome| matches!(outcome, &Err(_)) && !is_refused(outcome);
+                assert!(outcomes.iter().all(is_unknown), "{outcomes:?}");
+            }
+            for servers in [vec![refusing.clone()], vec![refusing.clone(), refusing]] {
+                let outcomes = calls(&servers, &tasks).await;
+                assert!(outcomes.iter().all(is_refused), "{outcomes:?}");
+            }
         }
     }
 }

@@ -31,6 +31,9 @@ const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
 /// too slowly.
 const OF_MEMBER: [&str; 2] = ["not supported for learner", "too many requests"];
 
+/// Refusals of a client's credentials under the code INVALID_ARGUMENT, which has other meanings as well.
+const OF_CLIENT: [&str; 2] = ["user name is empty", "authentication failed"];
+
 /// Reason why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum CallError {
@@ -124,8 +127,20 @@ impl CallError {
         match self {
             Self::Transport(_) | Self::Malformed(_) => true,
             // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED (no etcd behind the port), INTERNAL, UNAVAILABLE.
-            Self::Refused { code, message } => matches!(code, 2 | 4 | 12 | 13 | 14) || is_of_member(message),
+            Self::Refused { code, message } => {
+                matches!(code, 2 | 4 | 12 | 13 | 14) || is_of_member(message) || self.is_of_client()
+            }
             Self::TooLarge(_) => false,
+        }
+    }
+
+    /// True if the server rejects this client, whatever it asks.
+    pub(super) fn is_of_client(&self) -> bool {
+        match self {
+            // PERMISSION_DENIED, UNAUTHENTICATED; INVALID_ARGUMENT if credentials are missing or wrong.
+            Self::Refused { code: 7 | 16, .. } => true,
+            Self::Refused { code: 3, message } => OF_CLIENT.iter().any(|text| message.contains(text)),
+            _ => false,
         }
     }
 }
@@ -315,6 +330,18 @@ mod tests {
         assert!(is_left(8, "etcdserver: too many requests"));
         assert!(!is_left(9, "etcdserver: not leader"));
         assert!(!is_left(8, "etcdserver: mvcc: database space exceeded"));
+    }
+
+    #[test]
+    fn large_request_is_no_fault_of_the_client() {
+        let refused = |code, message: &str| CallError::Refused {
+            code,
+            message: message.into(),
+        };
+        assert!(refused(3, "etcdserver: user name is empty").is_of_client());
+        assert!(refused(7, "etcdserver: permission denied").is_of_client());
+        let large = refused(3, "etcdserver: request is too large");
+        assert!(!large.is_of_client() && !large.is_of_server());
     }
 
     #[test]

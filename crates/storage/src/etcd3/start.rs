@@ -23,13 +23,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 const TELL_EVERY: Duration = Duration::from_secs(15);
 /// Key of the timeline. It lies behind the prefix itself, outside of the watch.
 const ID_KEY: &str = "~store-id";
-/// gRPC codes INVALID_ARGUMENT (credentials are missing), PERMISSION_DENIED, UNAUTHENTICATED.
-const NOT_FOR_US: [u32; 3] = [3, 7, 16];
 
 /// Returns the store's identity. `layout` uses its timeline afterwards.
 ///
 /// # Errors
-/// Only a cause that waiting does not resolve: etcd rejects this client.
+/// Only a cause that waiting does not resolve: every member of etcd rejects this client.
 pub(super) async fn find(
     endpoints: &Endpoints,
     layout: &mut Layout,
@@ -47,9 +45,7 @@ pub(super) async fn find(
             }
             // Another coordinator was faster, or the record is about to be written.
             Ok(None) => continue,
-            Err(CallError::Refused { code, message }) if NOT_FOR_US.contains(&code) => {
-                return Err(OpenError::Refused(message));
-            }
+            Err(error) if error.is_of_client() => return Err(OpenError::Refused(error.to_string())),
             Err(error) => error,
         };
         if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
