@@ -4,9 +4,9 @@
 //! again. It grows by allocation. So a full disk is detected when the file has to grow, and data that fits into it can
 //! still be written.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -79,6 +79,9 @@ struct LostBytes(io::Error);
 /// files until it executes its program.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 
+/// Maximum number of files that are opened at one path because the one before was deleted.
+const OPENS_MAX: usize = 4;
+
 /// True if the medium did not return bytes that were read.
 pub(super) fn is_unreadable(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<LostBytes>())
@@ -92,15 +95,36 @@ impl LockedFile {
     /// # Errors
     /// Of the file system; [`io::ErrorKind::ResourceBusy`] when another process still holds the lock after two seconds.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let is_new = !path.exists();
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).mode(0o600).open(path)?;
-        lock(&file, LOCK_WAIT)?;
-        if is_new && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            File::open(folder)?.sync_all()?;
+        for _ in 0..OPENS_MAX {
+            let is_new = !path.exists();
+            let mut options = OpenOptions::new();
+            let file = options.read(true).write(true).create(true).mode(0o600).open(path)?;
+            lock(&file, LOCK_WAIT)?;
+            // A predecessor may have deleted the file while this process waited for its lock.
+            if !is_at(&file, path)? {
+                continue;
+            }
+            if is_new && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                File::open(folder)?.sync_all()?;
+            }
+            return Ok(Self { file });
         }
-        Ok(Self { file })
+        Err(busy())
     }
+}
+
+/// True if `path` names this very file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let held = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (held.dev(), held.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn busy() -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
 }
 
 fn lock(file: &File, wait: Duration) -> io::Result<()> {
@@ -113,7 +137,6 @@ fn lock(file: &File, wait: Duration) -> io::Result<()> {
     let same = file.try_clone()?;
     // The thread ends with the process that holds the lock, or with this one.
     thread::Builder::new().spawn(move || done.send(same.lock()))?;
-    let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open");
     locked.recv_timeout(wait).unwrap_or_else(|_| Err(busy()))
 }
 
@@ -205,5 +228,24 @@ mod tests {
             drop(predecessor);
             results.recv().unwrap().unwrap();
         });
+    }
+
+    #[test]
+    fn file_that_its_holder_deletes_is_not_opened() {
+        let folder = TestDir::new();
+        let path = folder.path().join("file");
+        let predecessor = LockedFile::open(&path).unwrap();
+        thread::scope(|scope| {
+            let (result, results) = mpsc::sync_channel(1);
+            let of_thread = &path;
+            scope.spawn(move || result.send(LockedFile::open(of_thread)));
+            let early = results.recv_timeout(MOMENT);
+            assert!(early.is_err(), "it waits: {early:?}");
+            fs::remove_file(&path).unwrap();
+            drop(predecessor);
+            let opened = results.recv().unwrap().unwrap();
+            opened.write_at(0, b"kept").unwrap();
+        });
+        assert_eq!(fs::read(&path).unwrap(), b"kept");
     }
 }
