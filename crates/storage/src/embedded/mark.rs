@@ -18,16 +18,13 @@ const LEFT_MICROS: u64 = 60_000_000;
 /// Numbers below the mark that writes in memory take one by one: 2,000 nodes renew for more than 13 hours.
 const COUNTED: u64 = 10_000_000;
 
-/// Lead over the clock, µs, towards which RVs move when groups leave numbers free. It delays the expiry of events, for
-/// example.
-const LEAD_MAX: u64 = 16_000_000;
-/// A group leaves free what is left up to [`LEAD_MAX`], divided by this: so all groups of a second leave a million
-/// numbers together, if they are many.
+/// Maximum number of RVs that a group leaves free below it. They may be as many µs ahead of the clock, which delays the
+/// expiry of events, for example.
+const RESERVE_MAX: u64 = 2_000_000;
+/// Lead over the clock, µs, up to which a group leaves more numbers free than time has passed.
+const LEAD_MAX: u64 = SHARE * RESERVE_MAX;
+/// Part of the rest up to [`LEAD_MAX`] that a group leaves free: many groups leave a million numbers per second together.
 const SHARE: u64 = 8;
-/// Numbers that a group leaves free at any lead.
-const RESERVE: u64 = 1 << 11;
-/// Interval of such groups, µs. It exceeds their numbers, so that RVs ahead of the clock do not get further ahead.
-const SPARE_EVERY: u64 = 2 * RESERVE;
 /// Distance left above a timeline without a known mark: it may have been this much ahead of the clock, µs.
 const LEAP_MICROS: u64 = 600_000_000;
 
@@ -38,8 +35,8 @@ pub(super) struct Sequencer {
     last: u64,
     mark: u64,
     group: Option<Group>,
-    /// Time of the last group that left numbers free, as an RV.
-    spared_at: u64,
+    /// Time of the last group, as an RV.
+    grouped_at: u64,
 }
 
 /// The numbers of a group in flight: from `first` up to, not including, `next`.
@@ -64,7 +61,7 @@ impl Sequencer {
             last: mark.max(tag),
             mark,
             group: None,
-            spared_at: 0,
+            grouped_at: 0,
         }
     }
 
@@ -96,14 +93,10 @@ impl Sequencer {
     pub(super) fn begin_group(&mut self, now: UnixTime) {
         let now = self.at(now);
         let room = LEAD_MAX.saturating_sub(self.last.saturating_sub(now)) / SHARE;
-        // Many fast commits would move RVs ever further from the clock.
-        let is_soon = (self.spared_at..self.spared_at + SPARE_EVERY).contains(&now);
-        let reserve = if is_soon {
-            room
-        } else {
-            self.spared_at = now;
-            room.max(RESERVE)
-        };
+        // Less than the time that has passed: RVs ahead of the clock do not get further ahead.
+        let passed = now.saturating_sub(self.grouped_at) / 2;
+        let reserve = room.max(passed).min(RESERVE_MAX);
+        self.grouped_at = now;
         let first = now.max(self.last + 1 + reserve);
         self.group = Some(Group { first, next: first });
     }
@@ -254,7 +247,7 @@ mod tests {
         while let Some(rv) = sequencer.next_in_memory(at(1_000)) {
             beside.push(rv);
         }
-        assert_eq!(beside.len() as u64, LEAD_MAX / SHARE);
+        assert_eq!(beside.len() as u64, RESERVE_MAX);
         assert!(beside.last().is_some_and(|last| *last < of_group));
     }
 
@@ -278,10 +271,19 @@ mod tests {
         assert_eq!(sequencer.next_in_memory(at(10_000)), None);
     }
 
+    /// Also if the clock is behind.
     #[test]
     fn numbers_beside_a_group_last_for_minutes() {
-        for (groups_per_sec, least) in [(1, 900_000), (10, 90_000), (100, 9_000)] {
+        for (groups_per_sec, begun_at, least) in [
+            (1, 1_000, 900_000),
+            (10, 1_000, 90_000),
+            (100, 1_000, 9_000),
+            (1, 5_000, 450_000),
+            (10, 5_000, 45_000),
+            (100, 5_000, 4_500),
+        ] {
             let mut sequencer = Sequencer::after(0, Space::Own);
+            sequencer.next(at(begun_at));
             for round in 0..100 * groups_per_sec {
                 let now = UnixTime {
                     secs: 1_000 + i64::from(round / groups_per_sec),
@@ -302,7 +304,7 @@ mod tests {
         for (micros_between, begun_at) in [(10, 1_000), (1_000, 1_000), (5_000, 1_000), (10, 5_000), (5_000, 5_000)] {
             let mut sequencer = Sequencer::after(0, Space::Own);
             let most = sequencer.next(at(begun_at)).0.max(sequencer.at(at(1_000)) + LEAD_MAX);
-            let most_ahead = most - sequencer.at(at(1_000)) + 2 * RESERVE;
+            let most_ahead = most - sequencer.at(at(1_000)) + RESERVE_MAX + 2;
             for round in 0..100_000_u32 {
                 let micros = round * micros_between;
                 let now = UnixTime {
