@@ -192,6 +192,13 @@ impl PoolData {
         &self.sources
     }
 
+    /// Stores what changed, for a call every few seconds. A failure is recorded; the next call tries again.
+    pub(crate) async fn persist_due(&self) {
+        let stored = self.replicas.persist_due(None).await;
+        self.failures
+            .tell(disk::STORING, stored.err().map(|error| error.to_string()));
+    }
+
     /// The pool's members.
     #[must_use]
     pub fn membership(&self) -> &Arc<Membership> {

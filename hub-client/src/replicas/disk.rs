@@ -21,6 +21,8 @@ pub(crate) mod failing_reads;
 pub const FILE: &str = "replicas.redb";
 /// Name of the failure when the durable copy could not be opened unchanged.
 pub const COPY: &str = "durable copy";
+/// Name of the failure while the disk does not take changes of the replicas.
+pub const STORING: &str = "storing of the replicas";
 
 /// Error that prevents the use of the durable copy.
 #[derive(Debug, thiserror::Error)]
@@ -188,19 +190,55 @@ pub fn takes_nothing(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     use yurt_apimachinery::kind::find_kind;
     use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::Clock;
     use yurt_storage::OnlyWriter as _;
+    use yurt_storage::embedded::{FileBackend, LockedFile};
     use yurt_test_support::TestDir;
 
     use super::failing_reads::FailingReads;
     use super::*;
+    use crate::replicas::PoolData;
     use crate::replicas::origin::OriginVerdict;
 
     /// Input/output error.
     const EIO: i32 = 5;
+
+    /// A file on a disk that may be full.
+    #[derive(Debug)]
+    struct Filling {
+        file: LockedFile,
+        is_full: Arc<AtomicBool>,
+    }
+
+    impl FileBackend for Filling {
+        fn size(&self) -> io::Result<u64> {
+            self.file.size()
+        }
+
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.file.read_at(offset, out)
+        }
+
+        fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            match self.is_full.load(Ordering::Relaxed) {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => self.file.write_at(offset, data),
+            }
+        }
+
+        fn set_size(&self, size: u64) -> io::Result<()> {
+            self.file.set_size(size)
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.file.sync()
+        }
+    }
 
     fn kinds() -> Vec<(String, &'static ResourceKind)> {
         vec![("services".to_owned(), find_kind("", "services").unwrap())]
@@ -258,6 +296,34 @@ mod tests {
         drop(opened);
         let opened = open(&real).unwrap();
         assert_eq!((held(&opened), &opened.failure), (vec!["stored".to_owned()], &None));
+    }
+
+    #[tokio::test]
+    async fn disk_that_does_not_take_changes_is_a_failure_until_it_does() {
+        let (folder, (clock, hand)) = (TestDir::new(), Clock::fake());
+        let (is_full, of_disk) = (Arc::new(AtomicBool::new(false)), clock.clone());
+        let of_file = is_full.clone();
+        let disk = move |path: &Path| {
+            let file = LockedFile::open(path).unwrap();
+            let is_full = of_file.clone();
+            Disk::open_on(path, Arc::new(Filling { file, is_full }), of_disk.clone())
+        };
+        let data = PoolData::open_with(folder.path(), "p", usize::MAX.into(), clock, &disk).unwrap();
+        is_full.store(true, Ordering::Relaxed);
+        let services = data.replicas().named("services").unwrap();
+        services
+            .collection()
+            .update(|held| held.restart(0, Vec::new(), ResourceVersion(10)));
+        for _ in 0..3 {
+            data.persist_due().await;
+            let why = data.failures().why(STORING);
+            assert!(why.is_some_and(|why| why.contains(FILE)));
+            hand.advance(Duration::from_secs(5));
+        }
+        assert!(!services.is_served());
+        is_full.store(false, Ordering::Relaxed);
+        data.persist_due().await;
+        assert_eq!((data.failures().why(STORING), services.is_served()), (None, true));
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ use crate::offline::own::{Cached, OwnWrites};
 use crate::offline::tokens::{self, Tokens};
 use crate::proxy::authorize::{self, Authorizer};
 use crate::proxy::offline::Offline;
-use crate::replicas::disk::COPY;
+use crate::replicas::disk::{COPY, STORING};
 
 /// Maximum number of requests that wait for an earlier local write.
 const COMMANDS_MAX: usize = 16;
@@ -125,7 +125,7 @@ impl Wiring {
                 pending: pending.clone(),
                 cached: cached.clone(),
                 failures: self.data.failures().clone(),
-                disk: &[COPY, CACHE, answers::DISK, pending::DISK],
+                disk: &[COPY, STORING, CACHE, answers::DISK, pending::DISK],
                 clock: self.clock.clone(),
             };
             self.tasks

@@ -127,9 +127,7 @@ async fn persist(data: Arc<PoolData>, token: CancellationToken) {
         .await
         .is_some()
     {
-        if let Err(error) = data.replicas().persist_due(None).await {
-            tracing::warn!(%error, "Failed to store the replicas; retrying");
-        }
+        data.persist_due().await;
     }
 }
 
