@@ -1,8 +1,17 @@
-//! JSON patches (RFC 6902), bounded so that no patch can exhaust memory or stack.
+//! JSON patches (RFC 6902), with the effect that kube-apiserver's library (`evanphx/json-patch`) gives to them, and
+//! bounded so that no patch can exhaust memory or stack.
+//!
+//! The library goes beyond the RFC, and clients rely on it:
+//!
+//! * A value that is not given is null.
+//! * An index may have a sign and leading zeros. A negative one counts from the end of the list.
+//! * A member of an object that is not there equals null: `replace` adds it, `copy` copies a null.
+//! * Text before the first slash of a path is not looked at. The whole document, path ``, can be replaced by another
+//!   object or list, and tested; no other operation applies to it.
 
-use json_patch::jsonptr::{Pointer, PointerBuf};
-use json_patch::{AddOperation, MoveOperation, PatchOperation, RemoveOperation};
-use serde_json::Value;
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
 
 use yurt_apimachinery::json_text;
 use yurt_apimachinery::status::Status;
@@ -21,7 +30,7 @@ const MAX_MOVED: usize = 10_000_000;
 /// be stored. The limit only keeps recursion over the intermediate document shallow.
 const MAX_DEPTH: usize = 512;
 
-/// Applies a JSON patch (RFC 6902). A failed patch may leave the document partly changed; the caller must drop it.
+/// Applies a JSON patch. A failed patch may leave the document partly changed; the caller must drop it.
 ///
 /// # Errors
 ///
@@ -36,132 +45,23 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
             "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}"
         )));
     }
-    let mut bounds = Bounds {
+    let mut patched = Patched {
         copied: 0,
         copied_decoded: 0,
         moved: 0,
         depth: depth(document),
+        document,
     };
-    for mut operation in operations {
-        let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
-        if matches!(text("op"), "add" | "replace" | "test") && !text("path").is_empty() {
-            operation.entry("value").or_insert(Value::Null);
-        }
-        let operation: PatchOperation =
-            serde_json::from_value(Value::Object(operation)).map_err(|_| Status::patch_failed())?;
-        match operation {
-            PatchOperation::Move(moved) if has_negative_index(&moved.path) => {
-                move_from_the_end(document, &mut bounds, &moved)?;
-            }
-            operation => apply(document, &mut bounds, operation)?,
-        }
+    for operation in operations {
+        patched.apply(operation).ok_or_else(Status::patch_failed)?;
+        patched.check_moved()?;
     }
     Ok(())
 }
 
-/// Applies a `move` to an index that counts from the end, of the list without the element that moves. Copies nothing.
-fn move_from_the_end(document: &mut Value, bounds: &mut Bounds, moved: &MoveOperation) -> Result<(), Status> {
-    let from = with_positive_indexes(document, &moved.from, Place::Present);
-    let value = document.pointer_mut(from.as_str()).map(Value::take);
-    let value = value.ok_or_else(Status::patch_failed)?;
-    let path = from.clone();
-    patched(document, PatchOperation::Remove(RemoveOperation { path }))?;
-    let path = with_positive_indexes(document, &moved.path, Place::New);
-    let there = path.clone();
-    bounds.admit(document, &PatchOperation::Move(MoveOperation { from, path: there }))?;
-    patched(document, PatchOperation::Add(AddOperation { path, value }))
-}
-
-/// Applies one operation.
-fn apply(document: &mut Value, bounds: &mut Bounds, operation: PatchOperation) -> Result<(), Status> {
-    let Some(operation) = by_the_rfc(document, operation) else {
-        return Ok(());
-    };
-    bounds.admit(document, &operation)?;
-    patched(document, operation)
-}
-
-/// Applies one operation of the RFC. The variant without undo: the caller drops a failed document, and the undo of the
-/// crate may panic.
-fn patched(document: &mut Value, operation: PatchOperation) -> Result<(), Status> {
-    json_patch::patch_unsafe(document, &[operation]).map_err(|_| Status::patch_failed())
-}
-
-/// Returns the operation of RFC 6902 with the effect that kube-apiserver gives to this one; `None` for no effect. Its
-/// library (`evanphx/json-patch`) goes beyond the RFC in four points, and clients rely on them:
-///
-/// * A value that is not given is null ([`apply_json_patch`]).
-/// * A negative index counts from the end of a list.
-/// * Replacing a member of an object that is not there adds it.
-/// * A member of an object that is not there equals null.
-fn by_the_rfc(document: &Value, mut operation: PatchOperation) -> Option<PatchOperation> {
-    let positive = |path: &mut PointerBuf, place| {
-        if has_negative_index(path) {
-            *path = with_positive_indexes(document, path, place);
-        }
-    };
-    match &mut operation {
-        PatchOperation::Add(add) => positive(&mut add.path, Place::New),
-        PatchOperation::Remove(remove) => positive(&mut remove.path, Place::Present),
-        PatchOperation::Replace(replace) => positive(&mut replace.path, Place::Present),
-        PatchOperation::Test(test) => positive(&mut test.path, Place::Present),
-        PatchOperation::Copy(copy) => {
-            positive(&mut copy.from, Place::Present);
-            positive(&mut copy.path, Place::New);
-        }
-        PatchOperation::Move(moved) => positive(&mut moved.from, Place::Present),
-    }
-    let lacks = |path: &Pointer| {
-        let parent = path.parent().and_then(|parent| document.pointer(parent.as_str()));
-        parent.is_some_and(Value::is_object) && document.pointer(path.as_str()).is_none()
-    };
-    match operation {
-        PatchOperation::Replace(replace) if lacks(&replace.path) => Some(PatchOperation::Add(AddOperation {
-            path: replace.path,
-            value: replace.value,
-        })),
-        PatchOperation::Test(test) if test.value.is_null() && lacks(&test.path) => None,
-        operation => Some(operation),
-    }
-}
-
-/// Use of the last token of a path.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// It names what is there.
-    Present,
-    /// It names what is to be added: -1 is the place behind the last element.
-    New,
-}
-
-fn has_negative_index(path: &Pointer) -> bool {
-    path.tokens().any(|token| negative(token.encoded()).is_some())
-}
-
-/// The distance from the end that a token names if its place is in a list.
-fn negative(token: &str) -> Option<usize> {
-    token.strip_prefix('-')?.parse().ok().filter(|distance| *distance > 0)
-}
-
-/// Replaces the negative indexes of lists that are long enough.
-fn with_positive_indexes(document: &Value, path: &Pointer, place: Place) -> PointerBuf {
-    let mut positive = PointerBuf::new();
-    let mut left = path.count();
-    for token in path.tokens() {
-        left -= 1;
-        let list = document.pointer(positive.as_str()).and_then(Value::as_array);
-        let end = |list: &Vec<Value>| list.len() + usize::from(left == 0 && place == Place::New);
-        let index = list.zip(negative(token.encoded()));
-        match index.and_then(|(list, distance)| end(list).checked_sub(distance)) {
-            Some(index) => positive.push_back(index),
-            None => positive.push_back(token),
-        }
-    }
-    positive
-}
-
-/// Upper bounds on the result of the operations so far.
-struct Bounds {
+/// The document, and upper bounds on the result of the operations so far.
+struct Patched<'a> {
+    document: &'a mut Value,
     copied: usize,
     copied_decoded: usize,
     /// Elements of lists that have moved.
@@ -170,57 +70,178 @@ struct Bounds {
     depth: usize,
 }
 
-impl Bounds {
-    /// Counts an operation.
-    ///
-    /// # Errors
-    /// 413 when too many elements would move, 422 when it may go beyond another bound.
-    fn admit(&mut self, document: &Value, operation: &PatchOperation) -> Result<(), Status> {
-        self.moved += match operation {
-            PatchOperation::Add(add) => behind(document, &add.path),
-            PatchOperation::Remove(remove) => behind(document, &remove.path),
-            PatchOperation::Copy(copy) => behind(document, &copy.path),
-            PatchOperation::Move(moved) => behind(document, &moved.from) + behind(document, &moved.path),
-            PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+// === impl Patched ===
+
+impl Patched<'_> {
+    /// Applies one operation; `None` if it fails or goes beyond a bound.
+    fn apply(&mut self, mut operation: Map<String, Value>) -> Option<()> {
+        let value = operation.remove("value").unwrap_or_default();
+        let text = |name: &str| operation.get(name).and_then(Value::as_str);
+        let path = text("path")?;
+        match text("op")? {
+            "add" => {
+                self.deepen(levels(path) + depth(&value))?;
+                self.add(path, value)
+            }
+            "remove" => self.remove(path).map(drop),
+            "replace" => {
+                self.deepen(levels(path) + depth(&value))?;
+                self.replace(path, value)
+            }
+            "move" => {
+                let from = text("from")?;
+                // What moves is nested no deeper than the document below its old place.
+                self.deepen(levels(path) + self.depth.saturating_sub(levels(from)))?;
+                let value = self.remove(from)?;
+                self.add(path, value)
+            }
+            "copy" => {
+                let value = self.copied(path, text("from")?)?;
+                self.add(path, value)
+            }
+            "test" => self.test(path, &value),
+            _ => None,
+        }
+    }
+
+    fn add(&mut self, path: &str, value: Value) -> Option<()> {
+        let (container, key) = find(self.document, path)?;
+        match container {
+            Value::Object(members) => drop(members.insert(key.into_owned(), value)),
+            Value::Array(items) => {
+                let end = items.len();
+                let at = if key == "-" { end } else { index(&key, end + 1)? };
+                self.moved += end - at;
+                items.insert(at, value);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn remove(&mut self, path: &str) -> Option<Value> {
+        let (container, key) = find(self.document, path)?;
+        match container {
+            Value::Object(members) => members.remove(&*key),
+            Value::Array(items) => {
+                let at = index(&key, items.len())?;
+                self.moved += items.len() - at;
+                Some(items.remove(at))
+            }
+            _ => None,
+        }
+    }
+
+    fn replace(&mut self, path: &str, value: Value) -> Option<()> {
+        if path.is_empty() {
+            *self.document = Some(value).filter(|value| value.is_object() || value.is_array())?;
+            return Some(());
+        }
+        let (container, key) = find(self.document, path)?;
+        match container {
+            Value::Object(members) => drop(members.insert(key.into_owned(), value)),
+            Value::Array(items) => {
+                let at = index(&key, items.len())?;
+                items[at] = value;
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn test(&mut self, path: &str, value: &Value) -> Option<()> {
+        let found = if path.is_empty() {
+            &*self.document
+        } else {
+            get(self.document, path)?
         };
+        (*found == *value).then_some(())
+    }
+
+    /// A copy of what is at `from`, to be added at `path`.
+    fn copied(&mut self, path: &str, from: &str) -> Option<Value> {
+        let source = get(self.document, from)?;
+        self.copied += encoded_len(source);
+        self.copied_decoded += decoded::size(source);
+        let fits = self.copied <= MAX_COPIED && self.copied_decoded <= MAX_COPIED_DECODED;
+        let built = levels(path) + depth(source);
+        let copy = fits.then(|| source.clone())?;
+        self.deepen(built)?;
+        Some(copy)
+    }
+
+    /// Counts levels that an operation builds; `None` beyond the bound.
+    fn deepen(&mut self, built: usize) -> Option<()> {
+        self.depth = self.depth.max(built);
+        (self.depth <= MAX_DEPTH).then_some(())
+    }
+
+    /// 413 when too many elements have moved.
+    fn check_moved(&self) -> Result<(), Status> {
         if self.moved > MAX_MOVED {
             return Err(Status::too_large(&format!(
                 "the operations of the JSON patch move more than {MAX_MOVED} elements of lists; replace the list instead"
             )));
         }
-        self.build(document, operation).ok_or_else(Status::patch_failed)
-    }
-
-    fn build(&mut self, document: &Value, operation: &PatchOperation) -> Option<()> {
-        let built = match operation {
-            PatchOperation::Add(add) => add.path.count() + depth(&add.value),
-            PatchOperation::Replace(replace) => replace.path.count() + depth(&replace.value),
-            PatchOperation::Copy(copy) => {
-                let source = document.pointer(copy.from.as_str())?;
-                self.copied += encoded_len(source);
-                self.copied_decoded += decoded::size(source);
-                copy.path.count() + depth(source)
-            }
-            // What moves is nested no deeper than the document below its old place.
-            PatchOperation::Move(moved) => moved.path.count() + self.depth.saturating_sub(moved.from.count()),
-            PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
-        };
-        self.depth = self.depth.max(built);
-        let fits = self.copied <= MAX_COPIED && self.copied_decoded <= MAX_COPIED_DECODED;
-        (fits && self.depth <= MAX_DEPTH).then_some(())
+        Ok(())
     }
 }
 
-/// Elements of a list that an insertion or removal at this place moves; 0 elsewhere.
-fn behind(document: &Value, path: &Pointer) -> usize {
-    let Some((parent, last)) = path.split_back() else {
-        return 0;
+/// Stands for members that are not there.
+static NULL: Value = Value::Null;
+
+/// The value at a path; null for a member that an object lacks.
+fn get<'a>(document: &'a mut Value, path: &str) -> Option<&'a Value> {
+    let (container, key) = find(document, path)?;
+    match container {
+        Value::Object(members) => Some(members.get(&*key).unwrap_or(&NULL)),
+        Value::Array(items) => items.get(index(&key, items.len())?),
+        _ => None,
+    }
+}
+
+/// The object or list that holds the last place of a path, and the key of that place.
+fn find<'a, 'p>(document: &'a mut Value, path: &'p str) -> Option<(&'a mut Value, Cow<'p, str>)> {
+    let (_, path) = path.split_once('/')?;
+    let (above, last) = path
+        .rsplit_once('/')
+        .map_or((None, path), |(above, last)| (Some(above), last));
+    let mut container = document;
+    for token in above.into_iter().flat_map(|above| above.split('/')) {
+        container = match container {
+            Value::Object(members) => members.get_mut(&*key(token))?,
+            Value::Array(items) => {
+                let at = index(token, items.len())?;
+                &mut items[at]
+            }
+            _ => return None,
+        };
+    }
+    Some((container, key(last)))
+}
+
+/// The key that a token of a path means.
+fn key(token: &str) -> Cow<'_, str> {
+    if token.contains('~') {
+        token.replace("~1", "/").replace("~0", "~").into()
+    } else {
+        token.into()
+    }
+}
+
+/// The place below `end` that a token names.
+fn index(token: &str, end: usize) -> Option<usize> {
+    let at: isize = token.parse().ok()?;
+    let at = match usize::try_from(at) {
+        Ok(at) => at,
+        Err(_) => end.checked_sub(at.unsigned_abs())?,
     };
-    let Some(list) = document.pointer(parent.as_str()).and_then(Value::as_array) else {
-        return 0;
-    };
-    let at = last.encoded().parse().unwrap_or(list.len());
-    list.len().saturating_sub(at)
+    (at < end).then_some(at)
+}
+
+/// Number of the tokens of a path.
+fn levels(path: &str) -> usize {
+    path.matches('/').count()
 }
 
 /// Levels of nesting; a scalar has one. Recursion is bounded by [`MAX_DEPTH`].
