@@ -152,6 +152,7 @@ impl Call {
             caller,
             dry_run,
             body_bytes: self.body.len(),
+            is_apply: false,
         }
     }
 

@@ -37,7 +37,10 @@ pub(super) async fn handle(
     negotiated: Negotiated,
 ) -> Result<Response<Body>, Status> {
     let apply = Apply::read(call, &options)?;
-    let intent = call.intent(options.field_manager, options.dry_run);
+    let intent = Intent {
+        is_apply: true,
+        ..call.intent(options.field_manager, options.dry_run)
+    };
     let may_create = update::part(call) == Part::Main;
     for _ in 0..ATTEMPTS_MAX {
         match apply.to_existing(&intent).await {

@@ -12,7 +12,7 @@ use super::reading;
 use crate::admission;
 use crate::config::Profile;
 use crate::registry::namespaces;
-use crate::registry::own::{self, Intent, Namespace};
+use crate::registry::own::{Intent, Namespace};
 use crate::registry::prepare::{self, Account};
 use crate::request::Call;
 
@@ -95,7 +95,7 @@ async fn create_as(
     let uid = uuid::Uuid::new_v4().to_string();
     let object = prepare::created(&call.resource, object, namespace, call.now(), &uid, account)?;
     call.warnings.extend(call.resource.strategy.warnings(&object, None));
-    let object = own::object(object, &call.resource)?;
+    let object = call.app.own.fitting(object, &call.resource, intent)?;
     let read_namespace = || require_namespace(call, namespace, shown);
     call.app
         .own

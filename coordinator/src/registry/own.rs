@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status, meta};
 use yurt_pool_protocol::fence::Fence;
 use yurt_pool_protocol::guard::{Author, Caller, Guard};
 use yurt_pool_protocol::names::ELECTION_KEY;
@@ -57,6 +57,8 @@ pub(crate) struct Intent {
     pub(crate) dry_run: bool,
     /// Bytes of the body, which is parsed again at each attempt.
     pub(crate) body_bytes: usize,
+    /// True for an apply: it has to keep its managed fields.
+    pub(crate) is_apply: bool,
 }
 
 /// Requested change of an object.
@@ -138,6 +140,7 @@ impl Intent {
             caller: Caller::Other,
             dry_run: false,
             body_bytes: 0,
+            is_apply: false,
         }
     }
 }
@@ -289,7 +292,7 @@ impl OwnStore {
                     return Ok(unchanged());
                 }
                 let durability = resource.strategy.durability(before, &new);
-                let new = object(new, resource).map_err(Failure::Status)?;
+                let new = self.fitting(new, resource, intent).map_err(Failure::Status)?;
                 if new.key() != key {
                     let message = "the name of the object does not match the name on the URL";
                     return Err(Failure::Status(Status::bad_request(message)));
@@ -332,6 +335,20 @@ impl OwnStore {
                 Ok(ChangeOutcome::Deleted(last.with_resource_version(rv)))
             }
         }
+    }
+
+    /// An object as it is stored. One that is too large is stored without its managed fields, as by kube-apiserver.
+    ///
+    /// # Errors
+    /// As [`object`].
+    pub(crate) fn fitting(&self, value: Value, resource: &Resource, intent: &Intent) -> Result<Object, Status> {
+        let whole = object(value, resource)?;
+        if whole.bytes().len() <= self.object_bytes_max || intent.dry_run || intent.is_apply {
+            return Ok(whole);
+        }
+        let mut value = without_version(&whole);
+        meta::metadata_mut(&mut value).remove("managedFields");
+        object(value, resource)
     }
 
     /// Writes, with the guard where required; `None` for a dry run.

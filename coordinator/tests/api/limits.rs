@@ -144,6 +144,40 @@ async fn objects_are_stored_up_to_the_last_byte_allowed() {
     admin.get(&format!("{MAPS}/m3")).await.expect(404);
 }
 
+/// Conformance: 2.81
+#[tokio::test]
+async fn object_that_is_too_large_with_managed_fields_is_stored_without_them() {
+    let server = Server::start(&["--profile", "standalone", "--max-stored-object-bytes", "2000"]).await;
+    let admin = server.admin();
+    let path = format!("{MAPS}/a");
+    let apply = format!("{path}?fieldManager=m");
+    let map = |length: usize| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "x".repeat(length)}});
+    let applied = admin.patch("apply", &apply, &map(1000)).await.expect(201);
+    let managed = |map: &Value| map["metadata"]["managedFields"].as_array().map(Vec::len);
+    assert_eq!(managed(&applied), Some(1));
+    admin.patch("apply", &apply, &map(1700)).await.expect(413);
+    let small = admin.merge(&path, &json!({"data": {"l": "y"}})).await.expect(200);
+    assert_eq!(managed(&small), Some(2));
+    let patched = admin
+        .merge(&path, &json!({"data": {"k": "x".repeat(1700)}}))
+        .await
+        .expect(200);
+    assert_eq!(managed(&patched), None);
+    let mut body = json!({"metadata": {"name": "b", "managedFields": applied["metadata"]["managedFields"]}});
+    let created = admin.post(MAPS, &body).await.expect(201);
+    assert_eq!(managed(&created), Some(1));
+    body["data"] = json!({"k": "x".repeat(1700)});
+    let updated = admin.put(&format!("{MAPS}/b"), &body).await.expect(200);
+    assert_eq!(managed(&updated), None);
+    body["metadata"]["name"] = "c".into();
+    let created = admin.post(MAPS, &body).await.expect(201);
+    assert_eq!(managed(&created), None);
+    admin
+        .merge(&path, &json!({"data": {"k": "x".repeat(2000)}}))
+        .await
+        .expect(413);
+}
+
 #[tokio::test]
 async fn header_blocks_are_bounded() {
     let server = Server::start(&["--profile", "standalone", "--max-header-bytes", "8192"]).await;
