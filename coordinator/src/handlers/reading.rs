@@ -18,6 +18,9 @@ use crate::registry::own::Current;
 use crate::request::Call;
 use crate::request::warnings::Warnings;
 
+/// Most bytes of faults that one refusal names; further ones add no information.
+const FAULTS_BYTES_MAX: usize = 32 << 10;
+
 /// Accepted kind of an endpoint, in any of these versions. A body without a version means the first one.
 pub(crate) struct Expected<'a> {
     pub(crate) kind: &'a str,
@@ -294,13 +297,21 @@ fn settle(warnings: &Warnings, read: Typed, validation: FieldValidation) -> Resu
     meta::check_list_lengths(&read.object).map_err(|fault| fault.to_string())?;
     match validation {
         FieldValidation::Strict if !read.faults.is_empty() => {
-            return Err(format!("strict decoding error: {}", read.faults.join(", ")));
+            return Err(format!("strict decoding error: {}", joined(&read.faults)));
         }
         FieldValidation::Warn => warnings.extend(read.faults),
         FieldValidation::Ignore | FieldValidation::Strict => {}
     }
     warnings.extend(owners_named_twice(&read.object));
     Ok(read.object)
+}
+
+/// The first faults of a body as one text.
+fn joined(faults: &[String]) -> String {
+    let mut room = FAULTS_BYTES_MAX;
+    let mut fits = |fault: &&String| room.checked_sub(fault.len()).inspect(|left| room = *left).is_some();
+    let shown = faults.iter().take_while(|fault| fits(fault)).count();
+    faults[..shown].join(", ")
 }
 
 /// Warning about an owner that is named twice: it is stored once.
@@ -325,6 +336,18 @@ mod tests {
     use yurt_test_support::{LINEAR, growth};
 
     use super::*;
+
+    #[test]
+    fn refusal_names_a_bounded_part_of_the_faults() {
+        let settled = |faults: Vec<String>| {
+            let object = json!({});
+            settle(&Warnings::default(), Typed { object, faults }, FieldValidation::Strict)
+        };
+        let two = vec!["a".to_owned(), "b".to_owned()];
+        assert_eq!(settled(two), Err("strict decoding error: a, b".to_owned()));
+        let refused = settled(vec!["x".repeat(2 << 10); 100]).unwrap_err();
+        assert!(refused.len() < 33 << 10, "{} bytes", refused.len());
+    }
 
     #[test]
     fn repeated_owners_are_found_by_going_once_over_all() {

@@ -32,6 +32,9 @@ use scalars::{number_fits, takes_text, text_fault};
 
 /// Most faults that are kept of one body, as upstream; further ones add no information.
 const ERRORS_MAX: usize = 100;
+/// Most fields at fault that are looked at. A field may occur as often as a body has room, and its text is made again each
+/// time, to find that it is known.
+const SEEN_MAX: usize = 1000;
 /// Most bytes of a path, and of the name below it, that a fault shows.
 const SHOWN_BYTES_MAX: usize = 1024;
 
@@ -112,6 +115,8 @@ pub fn repaired_metadata(metadata: &Value) -> Option<Value> {
 #[derive(Default)]
 struct Reader {
     faults: Vec<String>,
+    /// Fields at fault that were looked at, those known before included.
+    seen: usize,
     mistake: Option<String>,
     /// The path with keys and indices, as in faults.
     path: String,
@@ -173,9 +178,10 @@ impl Reader {
     }
 
     fn fault(&mut self, what: &str, name: &str) {
-        if self.faults.len() >= ERRORS_MAX {
+        if self.faults.len() >= ERRORS_MAX || self.seen >= SEEN_MAX {
             return;
         }
+        self.seen += 1;
         let fault = format!("{what} field {}", go_quote(&self.shown_below(name)));
         if !self.faults.contains(&fault) {
             self.faults.push(fault);

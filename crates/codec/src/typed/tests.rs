@@ -202,6 +202,16 @@ fn faults_are_bounded() {
     assert_eq!(read.object, json!({}));
 }
 
+#[test]
+fn field_that_occurs_often_is_looked_at_a_bounded_number_of_times() {
+    let faults = |times: usize| {
+        let text = format!(r#"{{{} "b":0}}"#, r#""a":0,"#.repeat(times));
+        read(text.as_bytes(), config_map()).unwrap().faults
+    };
+    assert_eq!(faults(2), [r#"unknown field "a""#, r#"unknown field "b""#]);
+    assert_eq!(faults(SEEN_MAX), [r#"unknown field "a""#]);
+}
+
 proptest::proptest! {
     #[test]
     fn any_text_is_survived(text in proptest::prelude::any::<Vec<u8>>()) {
