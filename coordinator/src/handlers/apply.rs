@@ -147,12 +147,12 @@ fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> 
     };
     meta::check_list_lengths(&value).map_err(|fault| Status::bad_request(fault.to_string()))?;
     if let Some(error) = twice {
-        let why = format!("error converting YAML to JSON: {error}");
         match validation {
             FieldValidation::Strict => {
-                return Err(Status::bad_request(format!("error strict decoding YAML: {why}")));
+                let why = format!("error strict decoding YAML: error converting YAML to JSON: {error}");
+                return Err(Status::bad_request(why));
             }
-            FieldValidation::Warn => call.warnings.extend([why]),
+            FieldValidation::Warn => call.warnings.extend([error.warning()]),
             FieldValidation::Ignore => {}
         }
     }

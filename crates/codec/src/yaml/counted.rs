@@ -96,6 +96,10 @@ impl<'de> Visitor<'de> for NodeContext<'_> {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        let whole = value as i64;
+        if whole as f64 == value && whole < i64::MAX {
+            return Ok(whole.into());
+        }
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 

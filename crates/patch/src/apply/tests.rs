@@ -158,6 +158,13 @@ fn configurations_that_do_not_fit_are_refused() {
         typed(r#".spec.ports: duplicate entries for key [port=1,protocol="TCP"]"#)
     );
     assert_eq!(
+        service(json!({"ports": [{"port": 1}, {"port": 1, "odd": 1}]})),
+        typed(concat!(
+            "errors:\n  .spec.ports: duplicate entries for key [port=1,protocol=\"TCP\"]\n",
+            "  .spec.ports[port=1,protocol=\"TCP\"].odd: field not declared in schema"
+        ))
+    );
+    assert_eq!(
         service(json!({"ports": [1]})),
         typed(".spec.ports: element 0: associative list with keys may not have non-map elements")
     );

@@ -92,10 +92,10 @@ impl Walk {
                 Ok(element) => element,
                 Err(why) => return self.fault(&format!("element {index}: {why}")),
             };
-            self.below(&element, |walk| walk.value(ty.element(), item));
             if !is_atomic && !seen.insert(element.clone()) && !self.allow_duplicates {
                 self.fault(&format!("duplicate entries for key {element}"));
             }
+            self.below(&element, |walk| walk.value(ty.element(), item));
         }
     }
 }
