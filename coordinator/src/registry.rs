@@ -34,7 +34,7 @@ pub(crate) mod views;
 
 use custom::{Declared, ServedKind};
 use strategy::Strategy;
-use views::{Shown, View};
+use views::{Misfits, Reshaped, Shown, View};
 
 /// One resource as served.
 pub(crate) struct Resource {
@@ -52,6 +52,8 @@ pub(crate) struct Resource {
     pub(crate) schema: Option<Arc<Value>>,
     /// Structural schema that its writes have to match.
     pub(crate) structural: Option<Arc<Structural>>,
+    /// Objects that the schema may show otherwise than they are stored.
+    misfits: Misfits,
     /// Cancelled when the resource is no longer served, or served differently.
     pub(crate) gone: CancellationToken,
 }
@@ -193,7 +195,7 @@ impl Registry {
                 let held = self.find_version(&name.group, &served.kind.version, &name.resource);
                 held.filter(|held| held.is_same(&new))
                     .cloned()
-                    .unwrap_or_else(|| Arc::new(new))
+                    .unwrap_or_else(|| Arc::new(new.with_misfits()))
             });
             let versions: Vec<_> = versions.collect();
             if !versions.is_empty() {
@@ -299,6 +301,7 @@ impl Resource {
             strategy,
             schema: None,
             structural: None,
+            misfits: Misfits::none(),
             gone: end.child_token(),
         }
     }
@@ -319,14 +322,36 @@ impl Resource {
             },
             schema: served.schema.clone(),
             structural: served.structural.clone(),
+            misfits: if declared.has_one_schema() {
+                Misfits::none()
+            } else {
+                Misfits::Any
+            },
             gone: end.child_token(),
         }
+    }
+
+    /// The same resource, with the objects that were stored under another schema.
+    fn with_misfits(self) -> Self {
+        let Some(schema) = self.reshapes().filter(|_| !self.misfits.is_any()) else {
+            return self;
+        };
+        let objects: Vec<Object> = self.objects().read(|held| held.objects().cloned().collect());
+        let misfits = Misfits::among(&objects, schema);
+        Self { misfits, ..self }
+    }
+
+    /// The schema that shapes what is shown. The cloud's objects are shown as the cloud sent them.
+    fn reshapes(&self) -> Option<&Arc<Structural>> {
+        let is_own = matches!(self.authority, Authority::Own(_));
+        self.structural.as_ref().filter(|_| is_own)
     }
 
     /// True if clients can see no difference.
     fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.kind, other.kind)
             && self.schema == other.schema
+            && self.misfits.is_any() == other.misfits.is_any()
             && self.view.is_some() == other.view.is_some()
             && Arc::ptr_eq(self.objects(), other.objects())
     }
@@ -346,9 +371,19 @@ impl Resource {
 
     /// The stored objects as clients of this resource see them.
     pub(crate) fn look(&self) -> Arc<dyn serve::View> {
-        match self.view {
-            Some(view) => Arc::new(Shown { view, kind: self.kind }),
-            None => Arc::new(Unfiltered),
+        let schema = self.reshapes().cloned();
+        match (self.view, schema) {
+            (Some(view), schema) => Arc::new(Shown {
+                view,
+                kind: self.kind,
+                schema,
+            }),
+            (None, Some(schema)) => Arc::new(Reshaped {
+                kind: self.kind,
+                schema,
+                misfits: self.misfits.clone(),
+            }),
+            (None, None) => Arc::new(Unfiltered),
         }
     }
 

@@ -197,6 +197,11 @@ pub(crate) struct WithStatus;
 pub(crate) struct WithoutStatus;
 
 impl Declared {
+    /// True if all served versions have the same schema.
+    pub(crate) fn has_one_schema(&self) -> bool {
+        self.served.windows(2).all(|pair| pair[0].schema == pair[1].schema)
+    }
+
     /// A kind that no file declares: the pool shares it, and the cloud is its authority.
     pub(crate) fn shared(kind: &'static ResourceKind) -> Self {
         Self {

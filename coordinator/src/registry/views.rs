@@ -2,9 +2,16 @@
 //!
 //! A view is a kind and a pure conversion both ways: events of another group, another version of a custom resource. Writes are converted to
 //! the stored form before validation, objects to the view's before an answer. Collection, keys, RVs and positions are the same.
+//!
+//! Custom resources are shown in the shape of their present schema, as kube-apiserver prunes and defaults them when it
+//! reads its store.
+
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use serde_json::Value;
-use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, event};
+use yurt_apiextensions::structural::Structural;
+use yurt_apimachinery::{FieldSelector, GroupResource, Object, ObjectKey, ResourceKind, event};
 use yurt_codec::canonical::canonicalize;
 use yurt_codec::schema;
 use yurt_storage::serve;
@@ -85,17 +92,84 @@ fn set_version(object: &mut Value, kind: &ResourceKind) {
 pub(crate) struct Shown {
     pub(crate) view: View,
     pub(crate) kind: &'static ResourceKind,
+    /// Schema of the view.
+    pub(crate) schema: Option<Arc<Structural>>,
 }
 
 impl serve::View for Shown {
     fn show(&self, object: &Object) -> Object {
         let mut value = object.to_value();
         self.view.show(&mut value, self.kind);
+        if let Some(schema) = &self.schema {
+            schema.shape(&mut value);
+        }
         // A stored object can be parsed, and a change of names keeps it so.
         Object::from_value(value, self.kind).unwrap_or_else(|_| object.clone())
     }
 
     fn kind(&self) -> Option<&'static ResourceKind> {
         Some(self.kind)
+    }
+}
+
+/// Objects of a custom resource that may be stored in another shape than that of its present schema.
+#[derive(Clone, Debug)]
+pub(crate) enum Misfits {
+    /// These alone: they were stored before the schema was this one.
+    These(Arc<HashSet<ObjectKey>>),
+    /// All: another version with a schema of its own writes the same objects.
+    Any,
+}
+
+/// Shows stored objects in the shape of the present schema.
+pub(crate) struct Reshaped {
+    pub(crate) kind: &'static ResourceKind,
+    pub(crate) schema: Arc<Structural>,
+    pub(crate) misfits: Misfits,
+}
+
+// === impl Misfits ===
+
+impl Misfits {
+    pub(crate) fn none() -> Self {
+        Self::These(Arc::default())
+    }
+
+    /// The objects that the schema changes.
+    pub(crate) fn among(objects: &[Object], schema: &Structural) -> Self {
+        let is_changed = |object: &&Object| {
+            let stored = object.to_value();
+            let mut shaped = stored.clone();
+            schema.shape(&mut shaped);
+            shaped != stored
+        };
+        let changed = objects.iter().filter(is_changed);
+        Self::These(Arc::new(changed.map(|object| object.key().clone()).collect()))
+    }
+
+    pub(crate) fn is_any(&self) -> bool {
+        matches!(self, Self::Any)
+    }
+
+    fn may_be(&self, key: &ObjectKey) -> bool {
+        match self {
+            Self::These(keys) => keys.contains(key),
+            Self::Any => true,
+        }
+    }
+}
+
+impl serve::View for Reshaped {
+    fn show(&self, object: &Object) -> Object {
+        if !self.misfits.may_be(object.key()) {
+            return object.clone();
+        }
+        let mut value = object.to_value();
+        self.schema.shape(&mut value);
+        Object::from_value(value, self.kind).unwrap_or_else(|_| object.clone())
+    }
+
+    fn is_identity(&self) -> bool {
+        matches!(&self.misfits, Misfits::These(keys) if keys.is_empty())
     }
 }

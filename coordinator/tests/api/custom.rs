@@ -723,6 +723,55 @@ async fn what_was_valid_once_is_no_obstacle_to_other_changes() {
 }
 
 #[tokio::test]
+async fn reads_have_the_shape_of_the_present_schema() {
+    let spec_of = |properties: Value, name: &str, is_stored: bool| {
+        let mut version = version(name, is_stored);
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] = properties;
+        version
+    };
+    let first = json!({"color": {"type": "string"}, "size": {"type": "integer"}});
+    let second = json!({"color": {"type": "string"}, "shade": {"type": "string", "default": "dark"}});
+    let manifests = |properties: &Value, more: &str| {
+        let versions = [
+            spec_of(properties.clone(), "v1", true),
+            spec_of(properties.clone(), "v1beta1", false),
+        ];
+        [
+            manifest("widgets", "Widget", &versions),
+            manifest(more, "More", &[version("v1", true)]),
+        ]
+    };
+    let declared = Declared::new(&manifests(&first, "gadgets")).await;
+    let admin = declared.server.admin();
+    let mut widget = widget("w1", "red");
+    widget["spec"] = json!({"color": "red", "size": 9});
+    let created = admin.post(WIDGETS, &widget).await.expect(201);
+    let read = async || {
+        let mut watch = admin.watch(&format!("{WIDGETS}?watch=1&resourceVersion=0")).await;
+        [
+            admin.get(&format!("{WIDGETS}/w1")).await.expect(200),
+            admin.get(WIDGETS).await.expect(200)["items"][0].clone(),
+            watch.next().await.expect("the object").object,
+            admin.get(&format!("{OLD}/w1")).await.expect(200),
+        ]
+    };
+    let assert_read = async |spec: Value| {
+        for object in read().await {
+            assert_eq!(object["spec"], spec);
+            assert_eq!(rv(&object), rv(&created));
+        }
+    };
+    assert_read(json!({"color": "red", "size": 9})).await;
+    declared.declare(&manifests(&second, "gizmos"));
+    until(&admin, &format!("{V1}/namespaces/default/gizmos"), 200).await;
+    assert_read(json!({"color": "red", "shade": "dark"})).await;
+    // What is stored has not changed.
+    declared.declare(&manifests(&first, "gadgets"));
+    until(&admin, &format!("{V1}/namespaces/default/gadgets"), 200).await;
+    assert_read(json!({"color": "red", "size": 9})).await;
+}
+
+#[tokio::test]
 async fn fields_that_a_custom_resource_names_twice_are_a_matter_of_field_validation() {
     let (_declared, admin) = strict_widgets().await;
     let twice = r#"{"metadata": {"name": "w1"}, "spec": {"color": "green", "color": "red", "odd": 1}}"#;
