@@ -68,6 +68,7 @@ fn custom(
         let unknown = schema.shape(&mut object).into_iter();
         faults.extend(unknown.map(|path| format!("unknown field \"{path}\"")));
     }
+    json_text::settle_numbers(&mut object);
     settle(warnings, Typed { object, faults }, validation)
 }
 
@@ -252,6 +253,7 @@ pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Statu
         if let Some(schema) = &resource.structural {
             schema.shape(&mut object);
         }
+        json_text::settle_numbers(&mut object);
         return Ok(object);
     };
     let read = typed::read(object.to_string().as_bytes(), message);

@@ -4,7 +4,7 @@
 //! the scanner answers `None`, it never panics.
 
 use bytes::Bytes;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 mod decodable;
 pub mod scan;
@@ -41,6 +41,25 @@ pub fn parse_object(text: &[u8]) -> Result<Map<String, Value>, serde_json::Error
 #[inline(never)]
 pub fn parse_objects(text: &[u8]) -> Result<Vec<Map<String, Value>>, serde_json::Error> {
     serde_json::from_slice(text)
+}
+
+/// A number as Go prints it: one without a fraction is an integer, if it has 64 bits. Go reads no other into an integer.
+pub fn number(value: f64) -> Value {
+    let whole = value as i64;
+    if whole as f64 == value && whole < i64::MAX {
+        return whole.into();
+    }
+    Number::from_f64(value).map_or(Value::Null, Value::Number)
+}
+
+/// Makes all numbers of a value those that Go prints.
+pub fn settle_numbers(value: &mut Value) {
+    match value {
+        Value::Number(found) if found.is_f64() => *value = found.as_f64().map_or(Value::Null, number),
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(members) => members.values_mut().for_each(settle_numbers),
+        _ => {}
+    }
 }
 
 /// Drops whitespace around the object, and all whitespace outside strings if it contains a line break.

@@ -196,3 +196,29 @@ async fn finalizers_without_a_domain_are_warned_about_once() {
     assert_eq!(warnings(&changed), [prefer("other", "")]);
     changed.expect(200);
 }
+
+/// Go prints a number without a fraction as an integer, and reads no other into one.
+#[tokio::test]
+async fn numbers_without_a_fraction_are_stored_as_integers() {
+    let (_declared, admin) = widgets_and_gadgets().await;
+    let path = format!("{WIDGETS}/w1");
+    let numbers = |text: &str| {
+        let head = r#"{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w1"}"#;
+        Bytes::from(format!(r#"{head}, "spec": {{"unknown": {{"n": {text}}}}}}}"#))
+    };
+    let shown = |answer: Answer, code: u16| answer.expect(code)["spec"]["unknown"]["n"].to_string();
+    let json = [("content-type", "application/json")];
+    let created = admin
+        .send_bytes(Method::POST, WIDGETS, numbers("[5.0, 1e2, -0.0, 1.5, 1e300]"), &json)
+        .await;
+    assert_eq!(shown(created, 201), "[5,100,0,1.5,1e+300]");
+    let merge = [("content-type", "application/merge-patch+json")];
+    let patched = admin.send_bytes(Method::PATCH, &path, numbers("6.0"), &merge).await;
+    assert_eq!(shown(patched, 200), "6");
+    let apply = [("content-type", "application/apply-patch+yaml")];
+    let target = format!("{path}?fieldManager=m&force=true");
+    let applied = admin
+        .send_bytes(Method::PATCH, &target, numbers("{\"m\": 7.0}"), &apply)
+        .await;
+    assert_eq!(shown(applied, 200), r#"{"m":7}"#);
+}

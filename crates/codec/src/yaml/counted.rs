@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
+use yurt_apimachinery::json_text;
 
 use crate::decoded::{Allowance, TooManyValues, container, text};
 
@@ -96,11 +97,7 @@ impl<'de> Visitor<'de> for NodeContext<'_> {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        let whole = value as i64;
-        if whole as f64 == value && whole < i64::MAX {
-            return Ok(whole.into());
-        }
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+        Ok(json_text::number(value))
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
