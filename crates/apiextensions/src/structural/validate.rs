@@ -250,13 +250,12 @@ fn check_allowed(limits: &Limits, path: &str, value: &Value, errors: &mut ErrorL
     if limits.allowed.is_empty() || limits.allowed.contains(value) {
         return;
     }
-    let shown: Vec<String> = limits
-        .allowed
-        .iter()
-        .map(|allowed| allowed.as_str().map_or_else(|| allowed.to_string(), str::to_owned))
-        .collect();
-    let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
-    errors.push(FieldError::not_supported(path, value.clone(), &shown));
+    errors.push_with(|| {
+        let text = |allowed: &Value| allowed.as_str().map_or_else(|| allowed.to_string(), str::to_owned);
+        let shown: Vec<String> = limits.allowed.iter().map(text).collect();
+        let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
+        FieldError::not_supported(path, value.clone(), &shown)
+    });
 }
 
 fn check_members(

@@ -35,6 +35,28 @@ impl ErrorList {
         }
     }
 
+    /// As [`push`](Self::push), of an error that is made only if it is kept.
+    ///
+    /// ```
+    /// use yurt_apimachinery::status::{FieldError, ErrorList};
+    ///
+    /// let (mut errors, mut made) = (ErrorList::default(), 0);
+    /// for _ in 0..300 {
+    ///     errors.push_with(|| {
+    ///         made += 1;
+    ///         FieldError::required("spec", "")
+    ///     });
+    /// }
+    /// assert_eq!((made, errors.left_out()), (100, 200));
+    /// ```
+    pub fn push_with(&mut self, error: impl FnOnce() -> FieldError) {
+        if self.kept.len() < ERRORS_MAX {
+            self.kept.push(error());
+        } else {
+            self.left_out += 1;
+        }
+    }
+
     /// Adds an error that is not kept yet.
     pub fn push_new(&mut self, error: FieldError) {
         let is_known = |known: &FieldError| (&known.field, &known.message) == (&error.field, &error.message);
