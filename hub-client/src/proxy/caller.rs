@@ -7,7 +7,7 @@ mod tests;
 pub mod token;
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, Uri};
@@ -125,10 +125,8 @@ impl Callers {
 
 impl Origin {
     fn of(peer: &Peer) -> Self {
-        let address = peer.addr.ip().to_canonical();
-        let is_here = peer.uid.is_some() || address.is_loopback();
         Self {
-            address: if is_here { Ipv4Addr::LOCALHOST.into() } else { address },
+            address: peer.counted_address(),
             uid: peer.uid,
         }
     }

@@ -9,7 +9,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -206,6 +206,12 @@ impl Peer {
     #[must_use]
     pub fn is_local(&self) -> bool {
         door::is_local(self.addr.ip(), self.local_addr.ip())
+    }
+
+    /// Address that the client counts by: 127.0.0.1 for all of this machine, which may bind to any loopback address.
+    #[must_use]
+    pub fn counted_address(&self) -> IpAddr {
+        offenders::counted_address(self.addr.ip(), self.is_local())
     }
 }
 

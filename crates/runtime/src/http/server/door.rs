@@ -43,6 +43,7 @@ struct Arrival {
     addr: SocketAddr,
     local_addr: SocketAddr,
     uid: Option<u32>,
+    origin: Origin,
     is_local: bool,
 }
 
@@ -81,8 +82,8 @@ impl Door {
                         continue;
                     }
                     let queue = if arrival.is_local { &local } else { &remote };
-                    if queue.try_send(arrival).is_err() {
-                        self.places.tell_refused(&addr.ip());
+                    if let Err(refused) = queue.try_send(arrival) {
+                        self.places.tell_refused(refused.into_inner().origin);
                     }
                     // A burst waits for places, and not for the task that gives them.
                     tokio::task::yield_now().await;
@@ -104,7 +105,7 @@ impl Door {
         self.tasks.spawn_critical("places", async move {
             let serving = async {
                 while let Some(arrival) = arrivals.recv().await {
-                    if let Some(place) = this.places.enter(arrival.addr.ip(), arrival.is_local).await {
+                    if let Some(place) = this.places.enter(arrival.origin, arrival.is_local).await {
                         this.serve(arrival, place);
                     }
                 }
@@ -133,6 +134,7 @@ impl Door {
             addr,
             local_addr,
             uid,
+            origin: Origin::new(addr.ip(), uid, is_local),
             is_local,
         })
     }
@@ -141,7 +143,7 @@ impl Door {
     fn serve(&self, arrival: Arrival, place: Place) {
         let Arrival { addr, uid, .. } = arrival;
         let guest = Guest {
-            record: self.holds.record(Origin::new(addr.ip(), uid), arrival.is_local),
+            record: self.holds.record(arrival.origin, arrival.is_local),
             stream: arrival.stream,
             addr,
             local_addr: arrival.local_addr,

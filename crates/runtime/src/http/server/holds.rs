@@ -86,8 +86,8 @@ impl Holds {
         })
     }
 
-    /// The record of a connection; without an origin it is never slowed.
-    pub(super) fn record(self: &Arc<Self>, origin: Option<Origin>, is_local: bool) -> Record {
+    /// The record of a connection.
+    pub(super) fn record(self: &Arc<Self>, origin: Origin, is_local: bool) -> Record {
         let max_hold = if is_local {
             self.max_hold / LOCAL_HOLD
         } else {
@@ -95,7 +95,7 @@ impl Holds {
         };
         Record {
             holds: self.clone(),
-            origin,
+            origin: (!origin.is_root()).then_some(origin),
             max_hold,
         }
     }

@@ -6,12 +6,13 @@
 //! turns only.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Origin of connections: an address, and at this machine the uid, if it is known.
+/// Origin of connections: a network, or this machine and the uid, if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
     network: IpAddr,
@@ -58,15 +59,37 @@ const TURNS: u32 = 4;
 // === impl Origin ===
 
 impl Origin {
-    /// `None` for root of this machine, which could stop the server as well: it is never slowed.
-    pub(super) fn new(address: IpAddr, uid: Option<u32>) -> Option<Self> {
-        let network = network(address);
-        (uid != Some(0)).then_some(Self { network, uid })
+    /// The origin of a connection from `address`.
+    pub(super) fn new(address: IpAddr, uid: Option<u32>, is_local: bool) -> Self {
+        let network = network(counted_address(address, is_local));
+        Self { network, uid }
+    }
+
+    /// True for root of this machine, which could stop the server as well: it is never slowed.
+    pub(super) fn is_root(self) -> bool {
+        self.uid == Some(0)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.uid {
+            Some(uid) => write!(f, "uid {uid}"),
+            None => self.network.fmt(f),
+        }
+    }
+}
+
+/// Address that a client counts by: 127.0.0.1 for all of this machine, which may bind to any loopback address.
+pub(super) fn counted_address(address: IpAddr, is_local: bool) -> IpAddr {
+    match is_local {
+        true => Ipv4Addr::LOCALHOST.into(),
+        false => address.to_canonical(),
     }
 }
 
 /// The address, or the network of 64 bits that one IPv6 host has to itself.
-pub(super) fn network(address: IpAddr) -> IpAddr {
+fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
         v4 => v4,
@@ -159,7 +182,7 @@ mod tests {
     }
 
     fn origin(address: &str) -> Origin {
-        Origin::new(address.parse().unwrap(), None).unwrap()
+        Origin::new(address.parse().unwrap(), None, false)
     }
 
     #[test]
@@ -218,14 +241,25 @@ mod tests {
         assert!(!scene.is_slowed("2001:db8:0:1::1"));
         scene.note("::ffff:10.0.0.1", Offence::Flood);
         assert!(scene.is_slowed("10.0.0.1"));
-        let [one, other] = [1000, 1001].map(|uid| Origin::new([127, 0, 0, 1].into(), Some(uid)).unwrap());
+        let [one, other] = [1000, 1001].map(|uid| Origin::new([127, 0, 0, 1].into(), Some(uid), true));
         scene.offenders.note(one, Offence::Flood, scene.now);
         let mut held = |origin| {
             scene.offenders.turn(origin, HOLD, scene.now);
             scene.offenders.turn(origin, HOLD, scene.now) - scene.now
         };
         assert!(held(other).is_zero() && !held(one).is_zero());
-        assert_eq!(Origin::new([127, 0, 0, 1].into(), Some(0)), None, "root");
+        assert!(Origin::new([127, 0, 0, 1].into(), Some(0), true).is_root());
+    }
+
+    #[test]
+    fn process_of_this_machine_is_one_origin_at_every_address() {
+        let of = |address: &str, uid| Origin::new(address.parse().unwrap(), uid, true);
+        for uid in [None, Some(1000)] {
+            for address in ["127.0.0.2", "::ffff:127.0.0.3", "::1", "192.0.2.7"] {
+                assert_eq!(of(address, uid), of("127.0.0.1", uid), "{address}");
+            }
+        }
+        assert_ne!(of("127.0.0.1", Some(1000)), of("127.0.0.1", Some(1001)));
     }
 
     #[test]
@@ -234,7 +268,7 @@ mod tests {
         scene.note("192.0.2.1", Offence::Flood);
         scene.note("192.0.2.1", Offence::Flood);
         for number in 0..2 * ORIGINS_MAX as u32 {
-            let origin = Origin::new(std::net::Ipv4Addr::from_bits(number).into(), None).unwrap();
+            let origin = Origin::new(Ipv4Addr::from_bits(number).into(), None, false);
             scene.offenders.note(origin, Offence::Flood, scene.now);
         }
         assert_eq!(scene.offenders.by.len(), ORIGINS_MAX);

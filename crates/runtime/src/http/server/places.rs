@@ -4,7 +4,6 @@
 //! a valid certificate, or whose caller presented another credential, moves to the large budget ([`known`]). Strangers
 //! on this machine have places of their own: so the kubelet's probes succeed even during a flood from the network.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::holds::LOCAL_HOLD;
+use super::offenders::Origin;
 use super::{Limits, MAX_HOLD, Rank};
 
 mod known;
@@ -81,18 +81,18 @@ impl Places {
         })
     }
 
-    /// Takes a stranger's place, perhaps after a wait for one that is about to become free; `None` if `address` has its
+    /// Takes a stranger's place, perhaps after a wait for one that is about to become free; `None` if `origin` has its
     /// share.
-    pub(super) async fn enter(self: &Arc<Self>, address: IpAddr, is_local: bool) -> Option<Place> {
+    pub(super) async fn enter(self: &Arc<Self>, origin: Origin, is_local: bool) -> Option<Place> {
         let evicted = CancellationToken::new();
         loop {
             let freed = self.freed.notified();
             let entry = {
                 let mut held = self.held.lock();
                 let strangers = if is_local { &mut held.local } else { &mut held.remote };
-                let entry = strangers.enter(address, Instant::now(), &evicted);
+                let entry = strangers.enter(origin, Instant::now(), &evicted);
                 if !matches!(entry, Entry::Taken(_)) {
-                    held.tell(&address, "strangers");
+                    held.tell(&origin, "strangers");
                 }
                 entry
             };
@@ -109,9 +109,9 @@ impl Places {
         }
     }
 
-    /// Notes in the log that a connection of `address` gets no place, because too many wait.
-    pub(super) fn tell_refused(&self, address: &IpAddr) {
-        self.held.lock().tell(address, "strangers");
+    /// Notes in the log that a connection of `origin` gets no place, because too many wait.
+    pub(super) fn tell_refused(&self, origin: Origin) {
+        self.held.lock().tell(&origin, "strangers");
     }
 
     /// Takes a place of the large budget for a connection of this machine's root, which has no limit of its own.

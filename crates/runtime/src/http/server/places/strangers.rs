@@ -1,17 +1,16 @@
 //! Places of unauthenticated clients.
 //!
-//! No I/O. When places are short, the oldest connection of the address that holds most is evicted. If all hold equally
+//! No I/O. When places are short, the oldest connection of the origin that holds most is evicted. If all hold equally
 //! many, its grace period must be over. So a fleet that reconnects at the same time waits instead of evicting its own
 //! connections.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::super::offenders::network;
+use super::super::offenders::Origin;
 
 /// The strangers of a server, or those of this machine.
 #[derive(Debug)]
@@ -30,7 +29,7 @@ pub(super) struct Strangers {
 #[derive(Debug)]
 struct Stranger {
     number: u64,
-    address: IpAddr,
+    origin: Origin,
     since: Instant,
     evict: CancellationToken,
 }
@@ -40,9 +39,9 @@ struct Stranger {
 pub(super) enum Entry {
     /// It has a place, with this number.
     Taken(u64),
-    /// Its address has reached its limit.
+    /// Its origin has reached its limit.
     Refused,
-    /// Every address has an equal share, and the oldest place is not free before this time.
+    /// Every origin has an equal share, and the oldest place is not free before this time.
     Wait(Instant),
 }
 
@@ -60,18 +59,17 @@ impl Strangers {
         }
     }
 
-    /// Takes a place for a connection from `address`; `evict` is cancelled when the connection is evicted.
-    pub(super) fn enter(&mut self, address: IpAddr, now: Instant, evict: &CancellationToken) -> Entry {
-        let address = network(address);
-        let own = self.count(address);
+    /// Takes a place for a connection of `origin`; `evict` is cancelled when the connection is evicted.
+    pub(super) fn enter(&mut self, origin: Origin, now: Instant, evict: &CancellationToken) -> Entry {
+        let own = self.count(origin);
         if own >= self.per_address {
-            match self.oldest(|one| one.address == address) {
+            match self.oldest(|one| one.origin == origin) {
                 Some(oldest) if self.had_grace(oldest, now) => self.evict(oldest),
                 _ => return Entry::Refused,
             }
         } else if self.held.len() >= self.limit {
             let greedy = self.greediest(own + 1);
-            let oldest = self.oldest(|one| greedy.is_none_or(|greedy| one.address == greedy));
+            let oldest = self.oldest(|one| greedy.is_none_or(|greedy| one.origin == greedy));
             match oldest {
                 Some(oldest) if greedy.is_none() => {
                     let due = (self.held[oldest].since + self.grace).max(self.next_eviction.unwrap_or(now));
@@ -88,7 +86,7 @@ impl Strangers {
         self.next += 1;
         self.held.push(Stranger {
             number: self.next,
-            address,
+            origin,
             since: now,
             evict: evict.clone(),
         });
@@ -100,18 +98,18 @@ impl Strangers {
         self.held.retain(|one| one.number != number);
     }
 
-    fn count(&self, address: IpAddr) -> usize {
-        self.held.iter().filter(|one| one.address == address).count()
+    fn count(&self, origin: Origin) -> usize {
+        self.held.iter().filter(|one| one.origin == origin).count()
     }
 
-    /// The address that holds most, if that is more than `least`.
-    fn greediest(&self, least: usize) -> Option<IpAddr> {
-        let mut counts = HashMap::<IpAddr, usize>::new();
+    /// The origin that holds most, if that is more than `least`.
+    fn greediest(&self, least: usize) -> Option<Origin> {
+        let mut counts = HashMap::<Origin, usize>::new();
         for one in &self.held {
-            *counts.entry(one.address).or_default() += 1;
+            *counts.entry(one.origin).or_default() += 1;
         }
         let most = counts.into_iter().max_by_key(|(_, count)| *count);
-        most.filter(|(_, count)| *count > least).map(|(address, _)| address)
+        most.filter(|(_, count)| *count > least).map(|(origin, _)| origin)
     }
 
     fn oldest(&self, is_meant: impl Fn(&Stranger) -> bool) -> Option<usize> {
@@ -145,6 +143,10 @@ mod tests {
         now: Instant,
     }
 
+    fn origin(address: &str) -> Origin {
+        Origin::new(address.parse().unwrap(), None, false)
+    }
+
     impl Scene {
         fn new(limit: usize, per_address: usize) -> Self {
             Self {
@@ -155,7 +157,7 @@ mod tests {
 
         fn enter(&mut self, address: &str) -> (Entry, CancellationToken) {
             let evict = CancellationToken::new();
-            let entry = self.strangers.enter(address.parse().unwrap(), self.now, &evict);
+            let entry = self.strangers.enter(origin(address), self.now, &evict);
             (entry, evict)
         }
 
@@ -202,7 +204,7 @@ mod tests {
         scene.taken("10.0.0.4");
         assert!(of_one.iter().filter(|evict| evict.is_cancelled()).count() <= 2);
         assert_eq!(scene.strangers.held.len(), 8);
-        assert_eq!(scene.strangers.count("10.0.0.3".parse().unwrap()), 1);
+        assert_eq!(scene.strangers.count(origin("10.0.0.3")), 1);
     }
 
     #[test]
