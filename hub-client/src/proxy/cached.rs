@@ -22,7 +22,7 @@ use yurt_runtime::http::Body;
 use yurt_storage::Replica;
 
 use super::caller::{Caller, Credential};
-use super::local::{COMMIT_MAX, Local, may_be_told};
+use super::local::{COMMIT_MAX, Local, may_read};
 use super::screen::is_impersonating;
 use super::serving::Source;
 use crate::cache::agents::Agents;
@@ -185,7 +185,7 @@ impl Cached {
         let GroupVersionResource { group, resource, .. } = key.gvr();
         let shared = self.local.data.serving(group, resource);
         // A replica of the pool will answer once it is complete.
-        let is_shared = shared.is_some_and(|replica| may_be_told(caller, &replica));
+        let is_shared = shared.is_some_and(|replica| may_read(caller, &replica));
         if known.is_none() && (reader.is_none() || is_shared || head.wants_another_form()) {
             return None;
         }

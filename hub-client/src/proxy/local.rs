@@ -20,7 +20,7 @@ use crate::filter::Chain;
 use crate::replicas::derived::Derived;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
-/// The component that runs pods; see [`may_be_told`] for its only collection.
+/// The component that runs pods; see [`may_read`] for its only collection.
 const KUBELET: &str = "kubelet";
 const KUBELET_READS: &str = "services";
 
@@ -63,7 +63,7 @@ impl Local {
             .serving(&info.group, &info.resource)
             .filter(|_| info.is_resource && is_object(info))
             // A resource that an operator binds a filter to is not passed on unfiltered.
-            .filter(|replica| may_be_told(caller, replica) || !chain.is_empty())
+            .filter(|replica| may_read(caller, replica) || !chain.is_empty())
         else {
             return Ok(None);
         };
@@ -157,10 +157,11 @@ impl Local {
     }
 }
 
-/// True if the component may read this replica. A kubelet acts on everything that it reads. From the replica it gets
-/// only services, which become environment variables of containers; everything else comes from the cloud.
-pub(super) fn may_be_told(caller: &Caller, replica: &Replica) -> bool {
-    caller.component != KUBELET || replica.name() == KUBELET_READS
+/// True if the caller may read this replica. The node's kubelet acts on everything that it reads. From the replica it
+/// gets only services, which become environment variables of containers; everything else comes from the cloud. A pod
+/// that names itself kubelet reads as other pods do, so that its reads do not cost the pool's link.
+pub(super) fn may_read(caller: &Caller, replica: &Replica) -> bool {
+    !caller.is_node_component(KUBELET) || replica.name() == KUBELET_READS
 }
 
 /// True if the replica is complete. For a watch its history must also reach back to the requested RV.
@@ -274,6 +275,32 @@ mod tests {
             },
             written: Arc::new(Written::new(clock)),
         }
+    }
+
+    #[test]
+    fn only_the_nodes_kubelet_reads_services_alone() {
+        let folder = TestDir::new();
+        let data = PoolData::open(folder.path(), "p", usize::MAX, Clock::fake().0).unwrap();
+        let may = |name: &str, component: &str, credential: Credential| {
+            let origin = crate::proxy::caller::Origin {
+                address: IpAddr::from([127, 0, 0, 1]),
+                uid: None,
+            };
+            let caller = Caller {
+                component: component.to_owned(),
+                credential,
+                origin,
+            };
+            may_read(&caller, &data.replicas().named(name).unwrap())
+        };
+        let pod = || Credential::Token("t".to_owned());
+        assert!(may("services", "kubelet", Credential::Node));
+        assert!(!may("endpointslices.discovery.k8s.io", "kubelet", Credential::Node));
+        assert!(
+            may("endpointslices.discovery.k8s.io", "kubelet", pod()),
+            "a name is no identity"
+        );
+        assert!(may("endpointslices.discovery.k8s.io", "kube-proxy", Credential::Node));
     }
 
     #[tokio::test(start_paused = true)]
