@@ -1,6 +1,7 @@
 //! Connections of the hub to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
 //! behind a watch.
 
+pub(crate) mod attempts;
 mod availability;
 pub(crate) mod hop_by_hop;
 mod identity;

@@ -30,6 +30,7 @@ use crate::cache::agents::Agents;
 use crate::cache::components::EDGE_CACHE;
 use crate::health::CloudReach;
 use crate::metrics::traffic::{Direction, OTHER};
+use crate::upstream::attempts::Attempts;
 use crate::upstream::hop_by_hop::strip;
 use crate::upstream::{Cloud, CloudServer, Forwarding};
 use outgoing::Outgoing;
@@ -39,10 +40,6 @@ const COPY_BUFFER: usize = 16 * 1024;
 
 /// Maximum wait for the first judgement about the cloud, after the hub's start.
 const JUDGED_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of attempts to send a request, without those over connections that go away.
-const ATTEMPTS: usize = 3;
-/// Maximum number of attempts over connections that go away: more than a lane has, as a rule.
-const STALE_MAX: usize = 8;
 
 /// Sender of requests to the cloud.
 pub struct PassThrough {
@@ -94,11 +91,10 @@ impl PassThrough {
         let body = self.counted(Direction::Sent, info, caller, body);
         let mut outgoing = Outgoing::new(forwardable(head), body);
         te.map(|te| outgoing.head.headers.insert(TE, te));
-        let (mut failed, mut attempt, mut stale) = (None, 0, 0);
-        while let Some(place) = next_place(&places, attempt, stale).filter(|_| outgoing.is_whole()) {
-            let server = self.cloud.at(place);
+        let (mut failed, mut attempts) = (None, Attempts::among(places.len()));
+        while let Some(attempt) = attempts.begin().filter(|_| outgoing.is_whole()) {
+            let server = self.cloud.at(places[attempt % places.len()]);
             let lane = forwarding(server, caller).lane_for(info);
-            attempt += 1;
             let lost = server.availability.lost();
             let slot = match lost.run_until_cancelled(lane.slot()).await {
                 Some(Ok(slot)) => slot,
@@ -122,7 +118,7 @@ impl PassThrough {
                     return Ok(open_answers::counted(response, part));
                 }
                 Some(Err(error)) => {
-                    stale += usize::from(error.is_stale);
+                    attempts.note(&error);
                     let may_repeat = error.is_unprocessed || outgoing.is_idempotent();
                     failed = Some(self.unreachable(&error.error, may_repeat));
                     if !(error.is_unprocessed || outgoing.is_safe()) {
@@ -250,13 +246,6 @@ fn silent(is_repeatable: bool) -> Status {
 fn not_repeatable(why: &str) -> Status {
     let message = format!("the cloud may or may not have acted on the request: {why}");
     Status::failure(504, reason::TIMEOUT, message)
-}
-
-/// Returns the server of an attempt: each candidate once, and a single one twice. The `stale` attempts so far do not count:
-/// their connections went away.
-fn next_place(places: &[usize], attempt: usize, stale: usize) -> Option<usize> {
-    let attempts = places.len().clamp(2, ATTEMPTS) + stale.min(STALE_MAX);
-    (attempt < attempts).then(|| places[attempt % places.len()])
 }
 
 /// Connections for the caller's identity.

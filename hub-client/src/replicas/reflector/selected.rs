@@ -5,6 +5,8 @@ use yurt_runtime::http::client::ClientError;
 use yurt_runtime::http::client::lane::Lane;
 use yurt_runtime::http::{Body, empty};
 
+use crate::upstream::attempts::Attempts;
+
 /// Part of a collection at the cloud.
 #[derive(Clone, Debug)]
 pub struct Selected {
@@ -29,14 +31,19 @@ impl Selected {
         }
     }
 
-    /// Sends a GET over a connection of the lane. If that one was closed before the server saw the request, over another.
+    /// Sends a GET over a connection of the lane. If the server certainly did not process it, over another.
     pub(super) async fn send(&self, request: Request<()>) -> Result<Response<Body>, ClientError> {
-        let mut is_again = false;
+        let mut attempts = Attempts::among(1);
+        attempts.begin();
         loop {
             let sent = self.lane.slot().await?.send(request.clone().map(|()| empty())).await;
-            match sent {
-                Err(failed) if failed.is_unprocessed && !is_again => is_again = true,
-                sent => return sent.map_err(|failed| failed.error),
+            let failed = match sent {
+                Ok(response) => return Ok(response),
+                Err(failed) => failed,
+            };
+            attempts.note(&failed);
+            if !failed.is_unprocessed || attempts.begin().is_none() {
+                return Err(failed.error);
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Lane: requests of one purpose to one server, as HTTP/2 streams over few connections.
 //!
 //! A connection takes [`STREAMS`] streams unless the lane says otherwise, or fewer if the server allows fewer; then the
-//! next one is opened. The window of a connection is that of [`STREAMS`] streams together, so readers that stall delay
-//! nothing else. An idle connection is closed, and one that is to be replaced ends with its last stream.
+//! next one is opened. Until the server's SETTINGS say how many it allows, a new connection takes one. The window of a
+//! connection is that of [`STREAMS`] streams together, so readers that stall delay nothing else. An idle connection is
+//! closed, and one that is to be replaced ends with its last stream.
 
 use std::error::Error;
 use std::fmt;
@@ -16,15 +17,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use futures_util::task::AtomicWaker;
 use http::{Request, Response, Version};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
-use hyper_util::rt::TokioTimer;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tower_service::Service as _;
 
-use super::connector::{ConnectionNumber, Connector};
+use super::connector::{self, ConnectionNumber, Connector};
 use super::{ClientError, HttpClient, MAX_HEADER_BYTES, MAX_SEND_BUFFER, PING_INTERVAL};
 use crate::http::{Body, BoxError, pass};
 use crate::tasks::TaskGroup;
@@ -35,6 +38,10 @@ pub const STREAMS: usize = 80;
 const LANE_PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// A connection without a stream for this time, or twice this time, is closed.
 const IDLE: Duration = Duration::from_secs(45);
+/// Maximum number of streams of a connection until the server's SETTINGS have arrived. More might wait behind a watch.
+const EARLY_STREAMS: usize = 1;
+/// Limit of streams that the HTTP library has until then: no server sends it, and without a limit there is a higher one.
+const UNKNOWN: usize = usize::MAX - 1;
 
 /// Requests of one purpose to one server. Cheap to clone; clones share connections.
 #[derive(Clone)]
@@ -57,23 +64,27 @@ struct LaneShared {
 
 type Dialing = Shared<BoxFuture<'static, Result<(), ClientError>>>;
 
+/// Streams that a server allows; `None` until its SETTINGS have arrived.
+type Allowed = Option<usize>;
+
 struct Connection {
     sender: http2::SendRequest<Body>,
     streams: Arc<AtomicUsize>,
-    /// Streams that the server allows.
-    allowed: Arc<AtomicUsize>,
+    /// Its sender is dropped with the connection.
+    allowed: watch::Receiver<Allowed>,
     /// Streams that the lane allows.
     max: usize,
     number: ConnectionNumber,
     /// False once there was no stream during a whole [`IDLE`].
     is_used: AtomicBool,
+    /// True once the server answered a request.
+    has_answered: AtomicBool,
 }
 
 /// Right to send one request over an open connection.
 pub struct Slot {
-    sender: http2::SendRequest<Body>,
+    connection: Arc<Connection>,
     stream: Stream,
-    number: ConnectionNumber,
     lane: Lane,
 }
 
@@ -87,13 +98,21 @@ pub struct SendError {
     pub error: ClientError,
     /// True if the server certainly did not act on the request.
     pub is_unprocessed: bool,
-    /// True if the server certainly did not act on it because its connection goes away.
+    /// True if the server certainly did not act on it because its connection goes away, which answered others before. A
+    /// server that refuses new connections refuses the next one as well.
     pub is_stale: bool,
 }
 
+/// A connection of the HTTP library to a server.
+type ClientConnection = http2::Connection<TokioIo<connector::Stream>, Body, LaneExecutor>;
+
 /// Runs the parts of a connection as tasks of the lane's group.
 #[derive(Clone)]
-struct LaneExecutor(TaskGroup);
+struct LaneExecutor {
+    tasks: TaskGroup,
+    /// Woken by the part that reads the SETTINGS, among others.
+    progress: Arc<AtomicWaker>,
+}
 
 /// Response body that holds its stream.
 struct Held {
@@ -156,7 +175,8 @@ impl Lane {
         self.shared.open.lock().len()
     }
 
-    /// Returns a slot of an open connection, or of a new one.
+    /// Returns a slot of an open connection, or of a new one. Waits for the SETTINGS of a new one that already has a
+    /// stream, as long as connecting may take.
     ///
     /// # Errors
     /// As connecting; no request was sent.
@@ -165,8 +185,13 @@ impl Lane {
     /// Dropping the future leaves the connection to others.
     pub async fn slot(&self) -> Result<Slot, ClientError> {
         loop {
-            if let Some(slot) = self.free() {
-                return Ok(slot);
+            let new = match self.free() {
+                Ok(slot) => return Ok(slot),
+                Err(new) => new,
+            };
+            if let Some(new) = new {
+                self.settings_of(&new).await?;
+                continue;
             }
             let dialing = self.dial();
             let dialed = dialing.clone().await;
@@ -175,21 +200,45 @@ impl Lane {
         }
     }
 
-    fn free(&self) -> Option<Slot> {
+    /// Takes a stream of an open connection. If none is free, returns a connection that may have more with its SETTINGS.
+    fn free(&self) -> Result<Slot, Option<Arc<Connection>>> {
         let mut open = self.shared.open.lock();
-        open.retain(|connection| !connection.sender.is_closed());
-        let stream = open
+        open.retain(|connection| connection.is_of_use());
+        let found = open
             .iter()
             .find_map(|connection| Some((connection.stream()?, connection)));
-        stream.map(|(stream, connection)| {
-            connection.is_used.store(true, Ordering::Relaxed);
-            Slot {
-                sender: connection.sender.clone(),
-                stream,
-                number: connection.number,
-                lane: self.clone(),
-            }
+        let Some((stream, connection)) = found else {
+            let mut new = open.iter().filter(|connection| connection.allowed.borrow().is_none());
+            return Err(new.next().cloned());
+        };
+        connection.is_used.store(true, Ordering::Relaxed);
+        Ok(Slot {
+            connection: connection.clone(),
+            stream,
+            lane: self.clone(),
         })
+    }
+
+    /// Waits for the SETTINGS of a connection.
+    async fn settings_of(&self, connection: &Connection) -> Result<(), ClientError> {
+        let (client, mut allowed) = (&self.shared.client, connection.allowed.clone());
+        let (server, after) = (client.server(), client.shared.connect_timeout);
+        match tokio::time::timeout(after, allowed.wait_for(Option::is_some)).await {
+            Ok(Ok(_)) => Ok(()),
+            // All who wait share the failure, and do not try one after the other.
+            Ok(Err(_)) => Err(ClientError::Connect {
+                server,
+                cause: "the connection ended before its SETTINGS".to_owned(),
+            }),
+            Err(_) => {
+                self.leave(connection.number.0);
+                Err(ClientError::Timeout {
+                    server,
+                    after,
+                    connecting: true,
+                })
+            }
+        }
     }
 
     /// Returns the handshake in progress, or begins one. It ends even if all who wait for it leave.
@@ -222,37 +271,60 @@ impl Lane {
         let fail = |error: &(dyn Error + 'static)| ClientError::of_request(client.server(), error);
         let io = connector.call(base).await.map_err(|error| fail(&error))?;
         let number = io.inner().number();
-        let mut builder = http2::Builder::new(LaneExecutor(tasks.clone()));
+        let progress = Arc::new(AtomicWaker::new());
+        let mut builder = http2::Builder::new(LaneExecutor {
+            tasks: tasks.clone(),
+            progress: progress.clone(),
+        });
         builder
             .timer(TokioTimer::new())
             .initial_stream_window_size(self.shared.window)
             .initial_connection_window_size(self.shared.window.saturating_mul(STREAMS as u32))
             .max_send_buf_size(MAX_SEND_BUFFER)
             .max_header_list_size(MAX_HEADER_BYTES)
+            .initial_max_send_streams(UNKNOWN)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(LANE_PING_TIMEOUT);
         let (sender, connection) = builder.handshake(io).await.map_err(|error| fail(&error))?;
-        let allowed = Arc::new(AtomicUsize::new(STREAMS));
+        let (allowed, of_server) = watch::channel(None);
         let entry = Arc::new(Connection {
             sender,
             streams: Arc::default(),
-            allowed: allowed.clone(),
+            allowed: of_server,
             max: self.shared.streams,
             number,
             is_used: AtomicBool::new(true),
+            has_answered: AtomicBool::new(false),
         });
         let mut open = self.shared.open.lock();
         if self.shared.retired.load(Ordering::Relaxed) == retired {
             open.push(entry.clone());
         }
         drop(open);
-        let entry = Arc::downgrade(&entry);
-        let (this, token) = (Arc::downgrade(&self.shared), tasks.token());
-        tasks.spawn_isolated("lane-connection", async move {
-            let mut connection = connection;
+        self.run(connection, progress, allowed, &entry);
+        Ok(())
+    }
+
+    /// Starts the task that runs a connection, and closes it when it is idle.
+    fn run(
+        &self,
+        mut connection: ClientConnection,
+        progress: Arc<AtomicWaker>,
+        allowed: watch::Sender<Allowed>,
+        entry: &Arc<Connection>,
+    ) {
+        let entry = Arc::downgrade(entry);
+        let (this, token) = (Arc::downgrade(&self.shared), self.shared.tasks.token());
+        self.shared.tasks.spawn_isolated("lane-connection", async move {
             let running = poll_fn(|cx| {
+                // Another task reads the SETTINGS.
+                if allowed.borrow().is_none() {
+                    progress.register(cx.waker());
+                }
                 let polled = Pin::new(&mut connection).poll(cx);
-                allowed.store(connection.current_max_send_streams(), Ordering::Relaxed);
+                let max = connection.current_max_send_streams();
+                let known = (max != UNKNOWN).then_some(max);
+                allowed.send_if_modified(|allowed| std::mem::replace(allowed, known) != known);
                 polled
             });
             let mut running = pin!(token.run_until_cancelled(running));
@@ -268,7 +340,6 @@ impl Lane {
                 }
             }
         });
-        Ok(())
     }
 }
 
@@ -281,9 +352,15 @@ impl fmt::Debug for Lane {
 // === impl Connection ===
 
 impl Connection {
+    /// False once the connection has ended, or while its server allows no stream.
+    fn is_of_use(&self) -> bool {
+        let is_running = !self.sender.is_closed() && self.allowed.has_changed().is_ok();
+        is_running && *self.allowed.borrow() != Some(0)
+    }
+
     /// Takes a stream, if one is free.
     fn stream(&self) -> Option<Stream> {
-        let max = self.allowed.load(Ordering::Relaxed).min(self.max);
+        let max = self.allowed.borrow().unwrap_or(EARLY_STREAMS).min(self.max);
         let take = |taken| (taken < max).then_some(taken + 1);
         let taken = self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
         taken.ok().map(|_| Stream(self.streams.clone()))
@@ -307,7 +384,7 @@ impl Slot {
     ///
     /// # Cancel safety
     /// Dropping the future resets the stream; the server may or may not have acted on the request.
-    pub async fn send(mut self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+    pub async fn send(self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
         let server = &self.lane.shared.client;
         *request.uri_mut() = server.uri(request.uri()).map_err(|error| SendError {
             error,
@@ -315,9 +392,16 @@ impl Slot {
             is_stale: false,
         })?;
         *request.version_mut() = Version::HTTP_2;
-        match self.sender.try_send_request(request).await {
+        let Connection {
+            sender,
+            number,
+            has_answered,
+            ..
+        } = &*self.connection;
+        match sender.clone().try_send_request(request).await {
             Ok(mut response) => {
-                response.extensions_mut().insert(self.number);
+                has_answered.store(true, Ordering::Relaxed);
+                response.extensions_mut().insert(*number);
                 Ok(response.map(|body| {
                     pass(Held {
                         body,
@@ -332,12 +416,12 @@ impl Slot {
                 let has_ended = is_unsent || cause.is_some_and(h2::Error::is_go_away);
                 if has_ended {
                     // hyper notices only with the next request that the connection takes no more.
-                    self.lane.leave(self.number.0);
+                    self.lane.leave(number.0);
                 }
                 Err(SendError {
                     error: ClientError::of_request(server.server(), failed.error()),
                     is_unprocessed,
-                    is_stale: is_unprocessed && has_ended,
+                    is_stale: is_unprocessed && has_ended && has_answered.load(Ordering::Relaxed),
                 })
             }
         }
@@ -364,9 +448,15 @@ impl Drop for Stream {
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for LaneExecutor {
     fn execute(&self, part: F) {
-        let token = self.0.token();
-        self.0.spawn_isolated("lane-stream", async move {
-            token.run_until_cancelled(part).await;
+        let (token, progress) = (self.tasks.token(), self.progress.clone());
+        self.tasks.spawn_isolated("lane-stream", async move {
+            let mut part = pin!(part);
+            let running = poll_fn(|cx| {
+                let polled = part.as_mut().poll(cx);
+                progress.wake();
+                polled
+            });
+            token.run_until_cancelled(running).await;
         });
     }
 }

@@ -1,5 +1,7 @@
 //! Writes that the cloud certainly did not process, against a server that writes each frame of HTTP/2 itself.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -120,21 +122,6 @@ async fn write_around_a_goaway(code: u8) {
     tokio::join!(serving, one, two);
 }
 
-#[test]
-fn attempts_over_connections_that_go_away_do_not_count_up_to_a_limit() {
-    let attempts = |places: &[usize], stale| {
-        (0..)
-            .take_while(|attempt| next_place(places, *attempt, stale).is_some())
-            .count()
-    };
-    assert_eq!(
-        [attempts(&[0], 0), attempts(&[0, 1], 0), attempts(&[0, 1, 2, 3], 0)],
-        [2, 2, 3]
-    );
-    assert_eq!([attempts(&[0], 1), attempts(&[0, 1, 2], 2)], [3, 5]);
-    assert_eq!(attempts(&[0], usize::MAX), 2 + STALE_MAX);
-}
-
 /// A connection stays in its lane after a GOAWAY while it has streams.
 #[tokio::test]
 async fn write_is_sent_past_all_connections_that_went_away() {
@@ -162,7 +149,6 @@ async fn write_is_sent_past_all_connections_that_went_away() {
         (one, other, new)
     };
     let writing = async {
-        // The lane knows the limit of streams with the second one.
         for _ in 0..2 {
             assert_eq!(write(&to, "first").await.unwrap(), StatusCode::OK);
         }
@@ -177,6 +163,28 @@ async fn write_is_sent_past_all_connections_that_went_away() {
         tokio::join!(held(), held(), held(), last);
     };
     tokio::join!(serving, writing);
+}
+
+/// Only a connection that has answered before can be one that went away.
+#[tokio::test]
+async fn server_that_refuses_each_new_connection_costs_a_request_two_of_them() {
+    let (tasks, opened) = (TaskGroup::new(), AtomicUsize::new(0));
+    let (listener, to) = scene(&tasks).await;
+    let refusing = async {
+        let mut held = Vec::new();
+        loop {
+            let mut connection = Frames::accept(&listener).await;
+            connection.go_away(0, 0).await;
+            held.push(connection);
+            opened.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let refused = tokio::select! {
+        refused = write(&to, "text") => refused.unwrap_err(),
+        () = refusing => unreachable!("it accepts for ever"),
+    };
+    assert_eq!((refused.code(), refused.retry_after()), (503, Some(1)));
+    assert_eq!(opened.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]

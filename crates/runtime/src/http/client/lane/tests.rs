@@ -211,3 +211,55 @@ async fn all_who_wait_for_a_connection_share_one_failure() {
         .filter(|slot| matches!(slot, Err(error) if error.never_sent()));
     assert_eq!(failed.count(), 50);
 }
+
+/// Requests that find a new connection take what it allows, and not what it may allow.
+#[tokio::test]
+async fn requests_beyond_the_first_one_wait_for_the_limit_of_a_new_connection() {
+    let (tasks, (_end, ends)) = (TaskGroup::new(), watch::channel(false));
+    let serving = serve(&tasks, 2, ends).await;
+    let lane = lane(&serving, &tasks);
+    let open = futures_util::future::join_all((0..5).map(|_| get(&lane, "/open"))).await;
+    assert!(open.len() == 5 && lane.connections() == 3, "{}", lane.connections());
+}
+
+/// A server that never sends its SETTINGS.
+#[tokio::test]
+async fn connection_without_settings_takes_one_request_and_the_others_fail_in_time() {
+    let tasks = TaskGroup::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_millis(100)).unwrap();
+    let lane = Lane::new(client, 64 * 1024, tasks.clone());
+    let _first = lane.slot().await.unwrap();
+    let _silent = listener.accept().await.unwrap();
+    let second = lane.slot().await.err().expect("the limit is unknown");
+    assert!(second.never_sent(), "{second:?}");
+    let _third = lane.slot().await.unwrap();
+    assert_eq!(lane.opened(), 2);
+}
+
+#[tokio::test]
+async fn connection_that_allows_no_stream_is_left() {
+    let (tasks, (_end, ends)) = (TaskGroup::new(), watch::channel(false));
+    let serving = serve(&tasks, 0, ends).await;
+    let lane = lane(&serving, &tasks);
+    let _first = lane.slot().await.unwrap();
+    let _second = lane.slot().await.unwrap();
+    assert_eq!((lane.opened(), lane.connections()), (2, 1));
+}
+
+#[tokio::test]
+async fn all_who_wait_for_settings_share_the_end_of_the_connection() {
+    let tasks = TaskGroup::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_secs(5)).unwrap();
+    let lane = Lane::new(client, 64 * 1024, tasks.clone());
+    let _first = lane.slot().await.unwrap();
+    let waiting = futures_util::future::join_all((0..10).map(|_| lane.slot()));
+    let (slots, _) = tokio::join!(waiting, async { drop(listener.accept().await.unwrap()) });
+    let failed = slots
+        .iter()
+        .filter(|slot| matches!(slot, Err(ClientError::Connect { .. })));
+    assert_eq!((failed.count(), lane.opened()), (10, 1));
+}
