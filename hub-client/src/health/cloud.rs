@@ -21,9 +21,9 @@ use crate::upstream::{Cloud, CloudServer};
 
 /// Head start of each server before the next one in the order of the flag, at the hub's start.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// Time between two looks at a server's silence.
-const LOOK: Duration = Duration::from_millis(500);
-/// The same during a probe.
+/// Time between attempts of one probe of a server that is not known to be up.
+const PACE: Duration = Duration::from_millis(500);
+/// Time between two looks at a server's silence during a probe.
 const LOOK_CLOSELY: Duration = Duration::from_millis(250);
 /// Minimum time between probes that are triggered by other events.
 const SPACING: Duration = Duration::from_millis(200);
@@ -92,7 +92,7 @@ impl Panel {
             let pace = match judge.is_up() {
                 Some(true) if cause != Cause::Silence => SUSPECT,
                 Some(true) => LOOK_CLOSELY,
-                _ => LOOK,
+                _ => PACE,
             };
             let mut attempts = pin!(attempts(server, pace));
             let answer = loop {
@@ -130,8 +130,8 @@ impl Panel {
                 () = wake.notified() => return Cause::Failure,
                 () = signs.connection_ended(), if is_up => return Cause::Due,
                 () = tokio::time::sleep_until(next) => return Cause::Due,
-                () = tokio::time::sleep(LOOK) => {
-                    if is_up && self.judge(place, None, |judge, now| judge.silent(now, signs.silence())) {
+                () = tokio::time::sleep(judge::next_look(signs.silence())), if is_up => {
+                    if self.judge(place, None, |judge, now| judge.silent(now, signs.silence())) {
                         return Cause::Silence;
                     }
                 }

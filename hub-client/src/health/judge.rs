@@ -22,6 +22,10 @@ pub const SILENCE: Duration = Duration::from_millis(3250);
 /// Longest planned time between two looks at a server's silence. A longer one is a stall of this machine, in which
 /// nothing that arrives is read: it says nothing about the server.
 pub const LOOK_GAP: Duration = Duration::from_secs(1);
+/// Time between two looks at a server that is not silent: shorter than [`SUSPECT`] and [`LOOK_GAP`].
+const LOOK_MAX: Duration = Duration::from_millis(900);
+/// Shortest time between two looks.
+const LOOK_MIN: Duration = Duration::from_millis(250);
 /// Time between probes of a server that is up.
 const EVERY: Duration = Duration::from_secs(5);
 /// Time between probes of a server that is down.
@@ -206,6 +210,12 @@ impl Judge {
             is_reachable,
         };
     }
+}
+
+/// Time to the next look at a server that has been silent for `silence`: until that is [`SUSPECT`], if it lasts.
+#[must_use]
+pub fn next_look(silence: Duration) -> Duration {
+    SUSPECT.saturating_sub(silence).clamp(LOOK_MIN, LOOK_MAX)
 }
 
 /// Returns the server for everything that is not taken in turn, out of those that `judges` judge. `current` stays while

@@ -47,6 +47,24 @@ fn silence_is_probed_and_then_believed() {
     assert!(SIGNS + SILENCE + LOOK <= 5 * SECOND, "known within 5 s");
 }
 
+#[test]
+fn looks_are_rare_while_nothing_is_awaited_and_find_silence_soon() {
+    let millis = Duration::from_millis;
+    assert!(next_look(Duration::ZERO) < SUSPECT && next_look(Duration::ZERO) < LOOK_GAP);
+    assert!(
+        next_look(Duration::ZERO) >= millis(900),
+        "each look is a wake of an idle hub"
+    );
+    for begins in (0..2000).map(millis) {
+        let (mut judge, mut now) = (up(), Duration::ZERO);
+        let silence = |now: Duration| now.saturating_sub(begins);
+        while !judge.silent(now, silence(now)) {
+            now += next_look(silence(now));
+        }
+        assert!(silence(now) <= SUSPECT + LOOK, "silence from {begins:?} on: {now:?}");
+    }
+}
+
 /// A machine that does not run for a while finds old silence: neither its prober nor its readers ran.
 #[test]
 fn stall_of_this_machine_is_no_silence_of_the_server() {
