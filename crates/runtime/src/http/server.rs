@@ -33,6 +33,7 @@ mod host;
 mod inherited;
 mod offenders;
 mod owner;
+mod ping_timer;
 mod places;
 mod write_coalescer;
 

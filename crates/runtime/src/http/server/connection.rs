@@ -32,6 +32,7 @@ use super::frames::Metered;
 use super::holds::Record;
 use super::host;
 use super::offenders::Offence;
+use super::ping_timer::PingTimer;
 use super::places::Place;
 use super::write_coalescer::WriteCoalescer;
 use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
@@ -98,9 +99,9 @@ const MANY_STREAMS: usize = 16;
 const FULL_RETRY_SECONDS: u32 = 10;
 /// Time after which a connection whose certificate has ended is cut. Its watches have ended before.
 const END_DRAIN: Duration = Duration::from_secs(5);
-/// Time between HTTP/2 pings.
+/// Time between HTTP/2 pings, to the nearest tick of [`PingTimer`].
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// Time after which an unanswered ping ends the connection.
+/// Time after which an unanswered ping ends the connection, to the nearest tick.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 // === impl Acceptor ===
@@ -290,7 +291,7 @@ impl Acceptor {
             .max_buf_size(self.limits.max_header_bytes as usize);
         builder
             .http2()
-            .timer(TokioTimer::new())
+            .timer(PingTimer)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(MAX_SEND_BUFFER)
