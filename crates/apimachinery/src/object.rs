@@ -70,14 +70,9 @@ pub enum ObjectError {
     /// Not UTF-8.
     #[error("the object is not UTF-8: {0}")]
     Utf8(#[from] std::str::Utf8Error),
-    /// Not JSON, or a metadata field of the wrong type.
+    /// Not JSON, or a metadata field of the wrong type; or nested too deeply, half a character, a number out of range.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// Nested too deeply, half a character, or a number out of range.
-    #[error(
-        "the object cannot be decoded: it is nested too deeply, or holds half a character or a number out of range"
-    )]
-    Undecodable,
     /// A resource version that is no decimal number.
     #[error("{0}")]
     ResourceVersion(#[from] InvalidResourceVersion),
@@ -107,9 +102,6 @@ impl Object {
         let bytes = json_text::single_line(bytes);
         let text = std::str::from_utf8(&bytes)?;
         let extract = Extract::read(text, kind.fields)?;
-        if !json_text::is_decodable(text) {
-            return Err(ObjectError::Undecodable);
-        }
         Self::assemble(bytes, None, extract, kind)
     }
 

@@ -1,8 +1,9 @@
 //! Checks that JSON that was only skipped can also be decoded.
 //!
 //! Skipping JSON with serde's `IgnoredAny` is several times faster than decoding it. It accepts three things that
-//! decoding rejects: nesting above serde_json's limit, `\u` escapes of half a character, and numbers beyond `f64`. An
-//! object must not be stored if a later reader could fail on it, so this module searches for them.
+//! decoding rejects: nesting above serde_json's limit, `\u` escapes of half a character, and numbers beyond `f64`. A
+//! value must not be stored if a later reader could fail on it, so this module searches for them. An object of which a
+//! part is kept is decoded instead, in one pass (`object/extract.rs`).
 
 use serde_json::Value;
 

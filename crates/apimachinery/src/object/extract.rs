@@ -5,13 +5,12 @@ use std::fmt;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::json_text;
 use crate::json_text::scan::first_member;
 use crate::kind::SelectableField;
-use crate::mapping::Mapping;
 use crate::selector::Labels;
 
 mod fields;
@@ -115,16 +114,23 @@ struct ObjectVisitor<'a> {
 }
 
 /// Contents of `metadata`; a second `metadata` replaces the first, as in every JSON library.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
 struct Metadata {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
-    deletion_timestamp: Option<IgnoredAny>,
+    deletion_timestamp: Option<Decoded>,
     labels: Option<LabelPairs>,
 }
+
+struct MetadataVisitor;
+
+/// A value of which nothing is kept. It is decoded: [`IgnoredAny`] also accepts nesting, half characters and numbers that
+/// a later reader could not decode.
+struct Decoded;
+
+struct DecodedVisitor;
 
 struct LabelPairs(Labels);
 
@@ -169,7 +175,7 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_> {
                 "kind" => extract.type_meta.kind = members.next_value::<Option<String>>()?.unwrap_or_default(),
                 "metadata" => {
                     extract.metadata_members += 1;
-                    metadata = members.next_value::<Option<Mapping<Metadata>>>()?.unwrap_or_default().0;
+                    metadata = members.next_value::<Option<Metadata>>()?.unwrap_or_default();
                 }
                 other => members.next_value_seed(FieldsSeed::root(self.slots, other))?,
             }
@@ -181,6 +187,106 @@ impl<'de> Visitor<'de> for ObjectVisitor<'_> {
         extract.is_deleting = metadata.deletion_timestamp.is_some();
         extract.labels = metadata.labels.map(|pairs| pairs.0).unwrap_or_default();
         Ok(extract)
+    }
+}
+
+// === impl Metadata ===
+
+impl Metadata {
+    /// Members that are kept. Each may occur once, unlike other members.
+    const KEPT: [&'static str; 6] = [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "deletionTimestamp",
+        "labels",
+    ];
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MetadataVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for MetadataVisitor {
+    type Value = Metadata;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Metadata, A::Error> {
+        let mut metadata = Metadata::default();
+        let mut seen = [false; Metadata::KEPT.len()];
+        while let Some(Name(name)) = members.next_key()? {
+            if let Some(at) = Metadata::KEPT.iter().position(|kept| *kept == name)
+                && std::mem::replace(&mut seen[at], true)
+            {
+                return Err(A::Error::duplicate_field(Metadata::KEPT[at]));
+            }
+            match &*name {
+                "name" => metadata.name = members.next_value()?,
+                "namespace" => metadata.namespace = members.next_value()?,
+                "uid" => metadata.uid = members.next_value()?,
+                "resourceVersion" => metadata.resource_version = members.next_value()?,
+                "deletionTimestamp" => metadata.deletion_timestamp = members.next_value()?,
+                "labels" => metadata.labels = members.next_value()?,
+                _ => members.next_value::<Decoded>().map(drop)?,
+            }
+        }
+        Ok(metadata)
+    }
+}
+
+impl<'de> Deserialize<'de> for Decoded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DecodedVisitor)
+    }
+}
+
+impl<'de> Visitor<'de> for DecodedVisitor {
+    type Value = Decoded;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Decoded, E> {
+        Ok(Decoded)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Decoded, E> {
+        Ok(Decoded)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Decoded, E> {
+        Ok(Decoded)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Decoded, E> {
+        Ok(Decoded)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Decoded, E> {
+        Ok(Decoded)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Decoded, E> {
+        Ok(Decoded)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Decoded, A::Error> {
+        while items.next_element::<Decoded>()?.is_some() {}
+        Ok(Decoded)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Decoded, A::Error> {
+        while members.next_key::<Decoded>()?.is_some() {
+            members.next_value::<Decoded>()?;
+        }
+        Ok(Decoded)
     }
 }
 
@@ -243,7 +349,7 @@ impl<'de> DeserializeSeed<'de> for FieldsSeed<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         if self.is_empty() {
-            IgnoredAny::deserialize(deserializer).map(|_| ())
+            Decoded::deserialize(deserializer).map(drop)
         } else {
             deserializer.deserialize_any(self)
         }

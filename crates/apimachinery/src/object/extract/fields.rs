@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{MapAccess, SeqAccess, Visitor};
 
-use super::Name;
+use super::{Decoded, Name};
 use crate::kind::SelectableField;
 
 /// The values found, two places per field: its path and its alternative.
@@ -136,7 +136,7 @@ impl<'de> Visitor<'de> for FieldsSeed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
+        while items.next_element::<Decoded>()?.is_some() {}
         Ok(())
     }
 
