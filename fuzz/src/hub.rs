@@ -100,7 +100,7 @@ pub(crate) fn events(data: &[u8]) {
     assert!(events <= EVENTS_MAX && bytes <= BYTES_MAX);
     let again = Queue::decode(&queue.encode());
     assert_eq!((again.totals().0, again.totals().1), (events, bytes));
-    if let Some((key, _)) = queue.first() {
+    if let Some((_, key, _)) = queue.next(None) {
         // The group is one of the kept file, which only the hub writes; namespace and name come from clients.
         let path = key.path();
         let names = path.split_once("/namespaces/").map_or("", |(_, names)| names);
