@@ -19,11 +19,15 @@ const EXPIRE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 /// Maximum number of deletions of expired events in flight; they share commits.
 const EXPIRE_AT_ONCE: usize = 64;
 
+/// Maximum lead of an RV over the clock, in seconds, at which it is still the time of its write. An embedded store that
+/// commits often is seconds ahead, and one that was killed is two minutes ahead.
+const RV_LEAD_MAX: i64 = 180;
+
 /// Evidence of the time of an event's last write.
 #[derive(Clone, Copy, Debug)]
 enum Evidence {
-    /// Its RV, which is that time in microseconds, and its own times. An RV is later than the time of its write if the
-    /// clock was ahead before, and earlier if the clock was behind.
+    /// Its RV, which is about that time in microseconds, and its own times. An RV is much later than the time of its
+    /// write if the clock was ahead before, and earlier if the clock was behind.
     Rv,
     /// Its own times. An RV of etcd is the start of the store's timeline and the commits since.
     Times,
@@ -84,7 +88,7 @@ impl Lives {
             lived.is_ok_and(|lived| lived >= self.ttl.as_secs())
         };
         let by_rv = match self.evidence {
-            Evidence::Rv => Some(time_of_rv(event)).filter(|secs| *secs <= now.secs),
+            Evidence::Rv => Some(time_of_rv(event)).filter(|secs| *secs <= now.secs.saturating_add(RV_LEAD_MAX)),
             Evidence::Times => None,
         };
         if by_rv.is_some_and(|written| !has_lived(written)) {
@@ -160,6 +164,24 @@ mod tests {
         let mut lives = Lives::new(Evidence::Rv, HOUR);
         assert!(!lives.is_over(&written, at(2_000_003_599), boot(0)));
         assert!(lives.is_over(&written, at(2_000_003_600), boot(0)));
+    }
+
+    /// The store's RVs are ahead of the clock after a kill, and while it commits often.
+    #[test]
+    fn change_of_an_old_event_at_an_rv_a_little_ahead_of_the_clock_prolongs_it() {
+        let created = secs_of("2026-01-01T00:00:00Z");
+        let now = created + 7200;
+        for ahead in [1, 16, 140] {
+            let rv = u64::try_from(now + ahead).expect("a time after 1970") * 1_000_000;
+            let changed = event(rv, json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}}));
+            let mut lives = Lives::new(Evidence::Rv, HOUR);
+            assert!(!lives.is_over(&changed, at(now), boot(0)), "{ahead} s ahead");
+            assert!(!lives.is_over(&changed, at(now + 3599), boot(0)), "{ahead} s ahead");
+            assert!(
+                lives.is_over(&changed, at(now + 3600 + ahead), boot(0)),
+                "{ahead} s ahead"
+            );
+        }
     }
 
     /// A timeline begins at the time of day, and each commit adds one.
