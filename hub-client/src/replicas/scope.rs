@@ -252,7 +252,8 @@ pub(crate) mod tests {
         let folder = TestDir::new();
         let data = data(&folder);
         let turn = data.scope.turn.clone().lock_owned().await;
-        assert!(data.scope.save(turn, &[widget("A")]).now_or_never().is_none());
+        // On a busy machine the write may have ended before the first poll.
+        let _ = data.scope.save(turn, &[widget("A")]).now_or_never();
         data.shared_is_settled().await;
         assert_eq!(*Scope::open(folder.path().join(FILE)).shared.lock(), [widget("A")]);
     }
