@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use yurt_apimachinery::json_text;
 use yurt_apimachinery::status::ErrorList;
 
 mod combined;
@@ -96,10 +97,13 @@ fn words(list: &Value) -> Vec<String> {
 impl Structural {
     /// Reads an OpenAPI v3 schema. Parts that are not supported, and those that [`check`] rejects, are not enforced.
     pub fn of(schema: &Value) -> Self {
+        // The numbers of objects are settled, too: enumerations and defaults have to equal them.
+        let mut schema = schema.clone();
+        json_text::settle_numbers(&mut schema);
         // The outermost object has a type and metadata, regardless of its schema.
         Self(Node {
             embedded: true,
-            ..Node::of(schema)
+            ..Node::of(&schema)
         })
     }
 

@@ -62,6 +62,18 @@ fn items_of_a_list_that_preserves_unknown_fields_keep_them() {
     assert_eq!(object, json!({"spec": [[{"a": 1}]]}));
 }
 
+/// Objects come with integers where Go prints them.
+#[test]
+fn numbers_of_a_schema_are_those_of_objects() {
+    let schema = spec(&json!({"type": "number", "enum": [0.5, 1.0], "default": 1.0, "maximum": 2.0}));
+    let mut object = json!({});
+    schema.shape(&mut object);
+    assert_eq!(object, json!({"spec": 1}));
+    for (given, faults) in [(json!(1), 0), (json!(0.5), 0), (json!(2), 1)] {
+        assert_eq!(schema.validate(&json!({"spec": given}), None).len(), faults, "{given}");
+    }
+}
+
 #[test]
 fn defaults_stand_for_what_is_left_out_and_for_nulls() {
     let schema = spec(&json!({"type": "object", "default": {}, "properties": {
