@@ -331,9 +331,10 @@ impl Resource {
         }
     }
 
-    /// The same resource, with the objects that were stored under another schema.
+    /// The same resource, with the objects that were stored under another schema. A view converts all of them anyway.
     fn with_misfits(self) -> Self {
-        let Some(schema) = self.reshapes().filter(|_| !self.misfits.is_any()) else {
+        let needs_them = self.view.is_none() && self.has_one_schema();
+        let Some(schema) = self.reshapes().filter(|_| needs_them) else {
             return self;
         };
         let objects: Vec<Object> = self.objects().read(|held| held.objects().cloned().collect());
@@ -347,11 +348,16 @@ impl Resource {
         self.structural.as_ref().filter(|_| is_own)
     }
 
+    /// True if no version writes by a schema other than this one's.
+    fn has_one_schema(&self) -> bool {
+        !self.misfits.is_any()
+    }
+
     /// True if clients can see no difference.
     fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.kind, other.kind)
             && self.schema == other.schema
-            && self.misfits.is_any() == other.misfits.is_any()
+            && self.has_one_schema() == other.has_one_schema()
             && self.view.is_some() == other.view.is_some()
             && Arc::ptr_eq(self.objects(), other.objects())
     }

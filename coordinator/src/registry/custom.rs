@@ -197,9 +197,10 @@ pub(crate) struct WithStatus;
 pub(crate) struct WithoutStatus;
 
 impl Declared {
-    /// True if all served versions have the same schema.
+    /// True if the stored version and all others that are served have the same schema.
     pub(crate) fn has_one_schema(&self) -> bool {
-        self.served.windows(2).all(|pair| pair[0].schema == pair[1].schema)
+        let is_stored = |served: &ServedKind| served.kind.version == self.stored.version;
+        self.served.iter().any(is_stored) && self.served.windows(2).all(|pair| pair[0].schema == pair[1].schema)
     }
 
     /// A kind that no file declares: the pool shares it, and the cloud is its authority.

@@ -12,7 +12,8 @@ use super::{Resource, without_version};
 /// The present state of an object.
 pub(crate) struct Current {
     object: Object,
-    /// Schema of a custom resource, for a writer of its stored version: another version may know fewer fields.
+    /// Schema of a custom resource, for a writer of its stored version, or of one with the same schema: another version may
+    /// know fewer fields.
     schema: Option<Arc<Structural>>,
     stored: OnceLock<Value>,
 }
@@ -24,7 +25,7 @@ impl Current {
         let schema = resource.structural.clone();
         Self {
             object,
-            schema: schema.filter(|_| resource.view.is_none()),
+            schema: schema.filter(|_| resource.view.is_none() || resource.has_one_schema()),
             stored: OnceLock::new(),
         }
     }

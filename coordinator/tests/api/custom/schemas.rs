@@ -202,6 +202,12 @@ async fn reads_have_the_shape_of_the_present_schema() {
     declared.declare(&manifests(&second, "gizmos"));
     until(&admin, &format!("{V1}/namespaces/default/gizmos"), 200).await;
     assert_read(json!({"color": "red", "shade": "dark"})).await;
+    // In no version is this a change of the specification.
+    for path in [WIDGETS, OLD] {
+        let label = json!({"metadata": {"labels": {"a": "b"}}});
+        let labelled = admin.merge(&format!("{path}/w1?dryRun=All"), &label).await.expect(200);
+        assert_eq!(labelled["metadata"]["generation"], 1, "{path}");
+    }
     // What is stored has not changed.
     declared.declare(&manifests(&first, "gadgets"));
     until(&admin, &format!("{V1}/namespaces/default/gadgets"), 200).await;
