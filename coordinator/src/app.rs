@@ -113,7 +113,8 @@ impl App {
     /// the reads.
     pub(crate) fn reload_custom(&self) {
         let served = match self.custom.changed() {
-            Ok(None) => return,
+            // The last change is one interval ago.
+            Ok(None) => return self.served().registry.find_misfits(),
             Ok(Some(declared)) => self.declare(declared),
             Err(error) => Err(error),
         };
@@ -123,6 +124,7 @@ impl App {
                 self.custom.forget();
                 self.metrics.custom_loaded(None);
                 warn!(%error, "Keeping the previous custom resources");
+                self.served().registry.find_misfits();
             }
         }
     }

@@ -232,6 +232,7 @@ async fn open(
 /// Serves what the store holds, with the initial namespaces.
 async fn load(app: &App) -> Result<(), StartError> {
     app.serve().map_err(StartError::new)?;
+    app.served().registry.find_misfits();
     app.follow_scope().await;
     system_namespaces::create(app).await?;
     app.health.storage_loaded();

@@ -52,6 +52,8 @@ pub(crate) struct Resource {
     pub(crate) schema: Option<Arc<Value>>,
     /// Structural schema that its writes have to match.
     pub(crate) structural: Option<Arc<Structural>>,
+    /// True if no version writes by another schema.
+    has_one_schema: bool,
     /// Objects that the schema may show otherwise than they are stored.
     misfits: Misfits,
     /// Cancelled when the resource is no longer served, or served differently.
@@ -195,7 +197,7 @@ impl Registry {
                 let held = self.find_version(&name.group, &served.kind.version, &name.resource);
                 held.filter(|held| held.is_same(&new))
                     .cloned()
-                    .unwrap_or_else(|| Arc::new(new.with_misfits()))
+                    .unwrap_or_else(|| Arc::new(new))
             });
             let versions: Vec<_> = versions.collect();
             if !versions.is_empty() {
@@ -234,6 +236,12 @@ impl Registry {
             }
         }
         resources
+    }
+
+    /// Finds the objects of custom resources that were stored under another schema. Call it when the writes of the registry
+    /// before this one have ended; until then, every object is converted.
+    pub(crate) fn find_misfits(&self) {
+        self.iter().for_each(|resource| resource.find_misfits());
     }
 
     /// Names of the resources that the cloud owns.
@@ -301,7 +309,8 @@ impl Resource {
             strategy,
             schema: None,
             structural: None,
-            misfits: Misfits::none(),
+            has_one_schema: true,
+            misfits: Misfits::default(),
             gone: end.child_token(),
         }
     }
@@ -322,24 +331,19 @@ impl Resource {
             },
             schema: served.schema.clone(),
             structural: served.structural.clone(),
-            misfits: if declared.has_one_schema() {
-                Misfits::none()
-            } else {
-                Misfits::Any
-            },
+            has_one_schema: declared.has_one_schema(),
+            misfits: Misfits::default(),
             gone: end.child_token(),
         }
     }
 
-    /// The same resource, with the objects that were stored under another schema. A view converts all of them anyway.
-    fn with_misfits(self) -> Self {
-        let needs_them = self.view.is_none() && self.has_one_schema();
-        let Some(schema) = self.reshapes().filter(|_| needs_them) else {
-            return self;
-        };
-        let objects: Vec<Object> = self.objects().read(|held| held.objects().cloned().collect());
-        let misfits = Misfits::among(&objects, schema);
-        Self { misfits, ..self }
+    /// Finds the objects that were stored under another schema. A view converts all objects anyway.
+    fn find_misfits(&self) {
+        let is_needed = self.view.is_none() && self.has_one_schema && !self.misfits.are_known();
+        if let Some(schema) = self.reshapes().filter(|_| is_needed) {
+            let objects: Vec<Object> = self.objects().read(|held| held.objects().cloned().collect());
+            self.misfits.find(&objects, schema);
+        }
     }
 
     /// The schema that shapes what is shown. The cloud's objects are shown as the cloud sent them.
@@ -348,16 +352,11 @@ impl Resource {
         self.structural.as_ref().filter(|_| is_own)
     }
 
-    /// True if no version writes by a schema other than this one's.
-    fn has_one_schema(&self) -> bool {
-        !self.misfits.is_any()
-    }
-
     /// True if clients can see no difference.
     fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.kind, other.kind)
             && self.schema == other.schema
-            && self.has_one_schema() == other.has_one_schema()
+            && self.has_one_schema == other.has_one_schema
             && self.view.is_some() == other.view.is_some()
             && Arc::ptr_eq(self.objects(), other.objects())
     }

@@ -7,7 +7,7 @@
 //! reads its store.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use yurt_apiextensions::structural::Structural;
@@ -112,14 +112,10 @@ impl serve::View for Shown {
     }
 }
 
-/// Objects of a custom resource that may be stored in another shape than that of its present schema.
-#[derive(Clone, Debug)]
-pub(crate) enum Misfits {
-    /// These alone: they were stored before the schema was this one.
-    These(Arc<HashSet<ObjectKey>>),
-    /// All: another version with a schema of its own writes the same objects.
-    Any,
-}
+/// Objects of a custom resource that may be stored in another shape than that of its present schema: all, until they are
+/// known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Misfits(Arc<OnceLock<HashSet<ObjectKey>>>);
 
 /// Shows stored objects in the shape of the present schema.
 pub(crate) struct Reshaped {
@@ -131,12 +127,8 @@ pub(crate) struct Reshaped {
 // === impl Misfits ===
 
 impl Misfits {
-    pub(crate) fn none() -> Self {
-        Self::These(Arc::default())
-    }
-
-    /// The objects that the schema changes.
-    pub(crate) fn among(objects: &[Object], schema: &Structural) -> Self {
+    /// Makes those of these objects known that the schema changes.
+    pub(crate) fn find(&self, objects: &[Object], schema: &Structural) {
         let is_changed = |object: &&Object| {
             let stored = object.to_value();
             let mut shaped = stored.clone();
@@ -144,18 +136,16 @@ impl Misfits {
             shaped != stored
         };
         let changed = objects.iter().filter(is_changed);
-        Self::These(Arc::new(changed.map(|object| object.key().clone()).collect()))
+        self.0
+            .get_or_init(|| changed.map(|object| object.key().clone()).collect());
     }
 
-    pub(crate) fn is_any(&self) -> bool {
-        matches!(self, Self::Any)
+    pub(crate) fn are_known(&self) -> bool {
+        self.0.get().is_some()
     }
 
     fn may_be(&self, key: &ObjectKey) -> bool {
-        match self {
-            Self::These(keys) => keys.contains(key),
-            Self::Any => true,
-        }
+        self.0.get().is_none_or(|keys| keys.contains(key))
     }
 }
 
@@ -170,6 +160,82 @@ impl serve::View for Reshaped {
     }
 
     fn is_identity(&self) -> bool {
-        matches!(&self.misfits, Misfits::These(keys) if keys.is_empty())
+        self.misfits.0.get().is_some_and(HashSet::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::registry::own::{self, Intent};
+
+    fn manifest(properties: &Value) -> String {
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "widgets.example.com"},
+            "spec": {"group": "example.com", "scope": "Cluster", "names": {"plural": "widgets", "kind": "Widget"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "properties": {"spec": {"type": "object", "properties": properties}}}}}]}})
+        .to_string()
+    }
+
+    /// A write that began before a reload may end after it.
+    #[tokio::test]
+    async fn object_that_is_written_under_the_previous_schema_is_shown_in_the_present_one() {
+        let folder = TestDir::new();
+        let (color, both) = (json!({"color": {"type": "string"}}), json!({"color": {}, "size": {}}));
+        let path = folder.write("widgets.yaml", manifest(&both));
+        let args = [
+            "yurt-coordinator",
+            "--profile=standalone",
+            "--bind-address=127.0.0.1",
+            "--secure-port=0",
+            &format!("--data-dir={}", folder.path().display()),
+            &format!("--custom-resources-path={}", path.display()),
+        ];
+        let config = crate::config::Config::parse(args).expect("valid flags");
+        let app = crate::build(config).await.expect("a coordinator").app;
+        let widgets = || {
+            let served = app.served();
+            served
+                .registry
+                .find("example.com", "widgets")
+                .expect("declared")
+                .clone()
+        };
+        let red = || json!({"color": "red"});
+        let create = async |name: &str, resource, spec: Value| {
+            let value = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name, "uid": "u"},
+                "spec": spec});
+            let new = own::object(value, resource).expect("an object");
+            let no_namespace = || std::future::ready(Ok(None));
+            let created = app
+                .own
+                .create(resource, &new, &Intent::of_coordinator(), no_namespace)
+                .await;
+            created.expect("a write").expect("a new object")
+        };
+        let previous = widgets();
+        assert!(previous.look().is_identity());
+        folder.write("widgets.yaml", manifest(&color));
+        app.reload_custom();
+        let created = [
+            create("w", &previous, json!({"color": "red", "size": 1})).await,
+            create("x", &previous, red()).await,
+        ];
+        let shown = || created.each_ref().map(|object| widgets().shown(object));
+        let assert_shown = || {
+            shown()
+                .iter()
+                .for_each(|shown| assert_eq!(shown.to_value()["spec"], red()))
+        };
+        assert_shown();
+        // By the next look at the files, the writes have ended.
+        app.reload_custom();
+        assert_shown();
+        assert!(created[1].identity().is(&shown()[1]), "what fits is not converted");
+        assert!(!widgets().look().is_identity());
     }
 }

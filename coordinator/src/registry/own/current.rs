@@ -25,7 +25,7 @@ impl Current {
         let schema = resource.structural.clone();
         Self {
             object,
-            schema: schema.filter(|_| resource.view.is_none() || resource.has_one_schema()),
+            schema: schema.filter(|_| resource.view.is_none() || resource.has_one_schema),
             stored: OnceLock::new(),
         }
     }
