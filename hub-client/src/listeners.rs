@@ -33,7 +33,12 @@ const PROXY_PORTS: usize = 4;
 
 /// Limits of each port.
 pub(crate) fn limits() -> Limits {
-    Limits::default().within(files::for_servers() / (PORTS + PROXY_PORTS))
+    let limits = Limits {
+        // Pods of the node share a network of 64 bits.
+        ipv6_prefix: 128,
+        ..Limits::default()
+    };
+    limits.within(files::for_servers() / (PORTS + PROXY_PORTS))
 }
 
 /// Turns a bound port into the HTTPS one. Without a certificate of the cluster's CA it serves one of the hub's own CA. Pods do
@@ -234,6 +239,12 @@ mod tests {
     use crate::proxy::caller::token::{self, NodeToken};
 
     const LOSSES: [Loss; 4] = [Loss::Killed, Loss::All, Loss::Bytes, Loss::Some];
+
+    /// They share a network of 64 bits.
+    #[test]
+    fn ipv6_pods_of_a_node_are_clients_of_their_own() {
+        assert_eq!(limits().ipv6_prefix, 128);
+    }
 
     /// The token and the CA of a start; both files are on the disk.
     fn started(root: &Path) -> (NodeToken, String) {

@@ -124,8 +124,11 @@ pub struct Limits {
     /// Maximum number of connections that wait for a stranger's place, beside the next one in turn; those of this machine
     /// have as many again. Further ones are closed.
     pub max_waiting: usize,
-    /// As `max_strangers`, for one address, or one IPv6 network of 64 bits. It does not apply to this machine.
+    /// As `max_strangers`, for one address, or one IPv6 network of `ipv6_prefix` bits. It does not apply to this machine.
     pub max_strangers_per_address: usize,
+    /// Bits of the IPv6 network that one client has to itself: 64 for a host of the network, 128 for a pod, because the
+    /// pods of a node share a network of 64 bits.
+    pub ipv6_prefix: u32,
     /// Maximum time that a connection waits before its handshake, when others of its address were cut for floods or
     /// abandoned. On this machine a fifth. Below the time after which a waiting stranger may be evicted.
     pub max_hold: Duration,
@@ -319,6 +322,7 @@ impl Server {
             holds: Holds::new(self.limits.max_hold, self.metrics),
             wants_uids: self.wants_uids,
             is_local: self.is_local,
+            ipv6_prefix: self.limits.ipv6_prefix,
             max_waiting: self.limits.max_waiting,
             acceptor: Acceptor::new(self.tls, self.limits, self.ranks, handler, tasks.clone()),
             tasks: tasks.clone(),
@@ -402,6 +406,7 @@ impl Default for Limits {
             max_strangers: MAX_STRANGERS,
             max_waiting: MAX_WAITING,
             max_strangers_per_address: MAX_STRANGERS_PER_ADDRESS,
+            ipv6_prefix: 64,
             max_hold: MAX_HOLD,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             header_timeout: HEADER_TIMEOUT,

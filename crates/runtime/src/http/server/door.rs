@@ -31,6 +31,7 @@ pub(super) struct Door {
     /// budget.
     pub(super) wants_uids: bool,
     pub(super) is_local: IsLocal,
+    pub(super) ipv6_prefix: u32,
     /// Maximum length of a queue.
     pub(super) max_waiting: usize,
     pub(super) acceptor: Arc<Acceptor>,
@@ -134,7 +135,7 @@ impl Door {
             addr,
             local_addr,
             uid,
-            origin: Origin::new(addr.ip(), uid, is_local),
+            origin: Origin::new(addr.ip(), uid, is_local, self.ipv6_prefix),
             is_local,
         })
     }

@@ -59,9 +59,9 @@ const TURNS: u32 = 4;
 // === impl Origin ===
 
 impl Origin {
-    /// The origin of a connection from `address`.
-    pub(super) fn new(address: IpAddr, uid: Option<u32>, is_local: bool) -> Self {
-        let network = network(counted_address(address, is_local));
+    /// The origin of a connection from `address`. An IPv6 client has a network of `ipv6_prefix` bits to itself.
+    pub(super) fn new(address: IpAddr, uid: Option<u32>, is_local: bool, ipv6_prefix: u32) -> Self {
+        let network = network(counted_address(address, is_local), ipv6_prefix);
         Self { network, uid }
     }
 
@@ -88,10 +88,13 @@ pub(super) fn counted_address(address: IpAddr, is_local: bool) -> IpAddr {
     }
 }
 
-/// The address, or the network of 64 bits that one IPv6 host has to itself.
-fn network(address: IpAddr) -> IpAddr {
+/// The address, or its IPv6 network of so many bits.
+fn network(address: IpAddr, ipv6_prefix: u32) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        IpAddr::V6(address) => {
+            let rest = u128::MAX.checked_shr(ipv6_prefix).unwrap_or_default();
+            Ipv6Addr::from_bits(address.to_bits() & !rest).into()
+        }
         v4 => v4,
     }
 }
@@ -182,7 +185,7 @@ mod tests {
     }
 
     fn origin(address: &str) -> Origin {
-        Origin::new(address.parse().unwrap(), None, false)
+        Origin::new(address.parse().unwrap(), None, false, 64)
     }
 
     #[test]
@@ -241,19 +244,38 @@ mod tests {
         assert!(!scene.is_slowed("2001:db8:0:1::1"));
         scene.note("::ffff:10.0.0.1", Offence::Flood);
         assert!(scene.is_slowed("10.0.0.1"));
-        let [one, other] = [1000, 1001].map(|uid| Origin::new([127, 0, 0, 1].into(), Some(uid), true));
+        let [one, other] = [1000, 1001].map(|uid| Origin::new([127, 0, 0, 1].into(), Some(uid), true, 64));
         scene.offenders.note(one, Offence::Flood, scene.now);
         let mut held = |origin| {
             scene.offenders.turn(origin, HOLD, scene.now);
             scene.offenders.turn(origin, HOLD, scene.now) - scene.now
         };
         assert!(held(other).is_zero() && !held(one).is_zero());
-        assert!(Origin::new([127, 0, 0, 1].into(), Some(0), true).is_root());
+        assert!(Origin::new([127, 0, 0, 1].into(), Some(0), true, 64).is_root());
+    }
+
+    #[test]
+    fn ipv6_origin_has_the_bits_of_the_prefix() {
+        let of = |address: &str, prefix| Origin::new(address.parse().unwrap(), None, false, prefix);
+        for (prefix, one, other, is_same) in [
+            (64, "2001:db8::1", "2001:db8::2", true),
+            (64, "2001:db8::1", "2001:db8:0:1::1", false),
+            (128, "2001:db8::1", "2001:db8::2", false),
+            (128, "2001:db8::1", "2001:db8::1", true),
+            (0, "2001:db8::1", "fd00::1", true),
+            (64, "10.0.0.1", "10.0.0.2", false),
+        ] {
+            assert_eq!(
+                of(one, prefix) == of(other, prefix),
+                is_same,
+                "{prefix}: {one}, {other}"
+            );
+        }
     }
 
     #[test]
     fn process_of_this_machine_is_one_origin_at_every_address() {
-        let of = |address: &str, uid| Origin::new(address.parse().unwrap(), uid, true);
+        let of = |address: &str, uid| Origin::new(address.parse().unwrap(), uid, true, 64);
         for uid in [None, Some(1000)] {
             for address in ["127.0.0.2", "::ffff:127.0.0.3", "::1", "192.0.2.7"] {
                 assert_eq!(of(address, uid), of("127.0.0.1", uid), "{address}");
@@ -268,7 +290,7 @@ mod tests {
         scene.note("192.0.2.1", Offence::Flood);
         scene.note("192.0.2.1", Offence::Flood);
         for number in 0..2 * ORIGINS_MAX as u32 {
-            let origin = Origin::new(Ipv4Addr::from_bits(number).into(), None, false);
+            let origin = Origin::new(Ipv4Addr::from_bits(number).into(), None, false, 64);
             scene.offenders.note(origin, Offence::Flood, scene.now);
         }
         assert_eq!(scene.offenders.by.len(), ORIGINS_MAX);

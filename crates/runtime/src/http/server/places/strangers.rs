@@ -144,7 +144,7 @@ mod tests {
     }
 
     fn origin(address: &str) -> Origin {
-        Origin::new(address.parse().unwrap(), None, false)
+        Origin::new(address.parse().unwrap(), None, false, 64)
     }
 
     impl Scene {
