@@ -3,6 +3,7 @@
 use futures_util::StreamExt as _;
 use http::StatusCode;
 use http_body_util::BodyExt as _;
+use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
@@ -236,6 +237,23 @@ async fn connection_without_settings_takes_one_request_and_the_others_fail_in_ti
     assert!(second.never_sent(), "{second:?}");
     let _third = lane.slot().await.unwrap();
     assert_eq!(lane.opened(), 2);
+}
+
+/// A server may leave its limit out (RFC 9113, 6.5.2).
+#[tokio::test]
+async fn settings_without_a_limit_allow_all_streams_of_the_lane() {
+    let tasks = TaskGroup::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_secs(5)).unwrap();
+    let lane = Lane::new(client, 64 * 1024, tasks.clone());
+    let _first = lane.slot().await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    // No field: nine bytes of a head with type 4.
+    server.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let slots = futures_util::future::try_join_all((1..STREAMS).map(|_| lane.slot()));
+    let slots = slots.await.unwrap();
+    assert_eq!((slots.len(), lane.opened()), (STREAMS - 1, 1));
 }
 
 #[tokio::test]
