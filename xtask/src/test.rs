@@ -171,7 +171,10 @@ impl Step {
             Self::Deny => deny::run()?,
             Self::Unit => {
                 let threads = std::env::var(THREADS_VARIABLE).unwrap_or_else(|_| unit_threads().to_string());
-                cargo(&["test", "--workspace"], &[(THREADS_VARIABLE, &threads)])?;
+                cargo(
+                    &["test", "--workspace", "--no-fail-fast"],
+                    &[(THREADS_VARIABLE, &threads)],
+                )?;
             }
             Self::Chaos => forward::CHAOS.run(&["--quick"])?,
             Self::Fuzz => fuzz::ci()?,
