@@ -322,8 +322,8 @@ impl CertificateKeeper {
         }
     }
 
-    /// Writes the kubeconfig with the present flags. On a disk that takes nothing the one of the last start stays: it leads to the same
-    /// certificate.
+    /// Writes the kubeconfig with the present flags. On a disk that takes nothing the one of the last start stays: it leads
+    /// to the same certificate.
     fn renew_kubeconfig(&self) -> Result<(), IdentityError> {
         match self.files.write_kubeconfig(&self.first_server()) {
             Err(error) if error.takes_nothing() && self.files.kubeconfig.exists() => {

@@ -90,7 +90,7 @@ impl Patched<'_> {
             }
             "move" => {
                 let from = text("from")?;
-                // What moves is nested no deeper than the document below its old place.
+                // A value has no more levels than the document has below it.
                 self.deepen(levels(path) + self.depth.saturating_sub(levels(from)))?;
                 let value = self.remove(from)?;
                 self.add(path, value)

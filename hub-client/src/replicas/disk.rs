@@ -1,6 +1,6 @@
 //! Opens the durable copy of the replicas. A file that is damaged, of another format or on a bad sector is moved aside and
-//! replaced. With a disk that is full or read-only the hub runs without the file until the next start. Members of another pool are dropped.
-//! None of these prevents the hub's start.
+//! replaced. With a disk that is full or read-only the hub runs without the file until the next start. Members of another
+//! pool are dropped. None of these prevents the hub's start.
 
 use std::io;
 use std::path::{Path, PathBuf};

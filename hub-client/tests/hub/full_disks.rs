@@ -13,9 +13,9 @@ use yurt_test_support::{TestDir, eventually};
 
 use super::client::{Answer, Client, request};
 use super::cloud::Cloud;
-use super::harness::{NODE, NODE_USER, TestHub, flags_of, own_uid};
+use super::harness::{NODE_USER, TestHub};
 use super::joining::{ALMOST_OVER, DAY, cloud_with_token, pending, token_flags};
-use super::power_cuts::disk_troubles;
+use super::power_cuts::{disk_troubles, flags};
 
 const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const SECRET: &str = "/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Ddb";
@@ -59,8 +59,7 @@ async fn full_disk_costs_no_client_anything_and_no_data_also_over_a_restart() {
     let Some(disk) = FaultFs::mount_or_skip(folder.path(), behind.path()) else {
         return;
     };
-    let mut flags = flags_of(&cloud, &folder, NODE, &cloud.url());
-    flags.push(format!("--node-identity-uids={}", own_uid()));
+    let flags = flags(&cloud, &folder);
     let mut hub = TestHub::try_start(flags, folder.clone()).await.expect("it starts");
     assert_eq!(names(&hub.kubelet(), OWN_PODS).await, ["db", "web"]);
     until_complete(&hub, OWN_PODS).await;
@@ -120,8 +119,7 @@ async fn hub_whose_disk_is_read_only_starts_again_and_serves_what_it_can_read_an
     let Some(disk) = FaultFs::mount_or_skip(folder.path(), behind.path()) else {
         return;
     };
-    let mut flags = flags_of(&cloud, &folder, NODE, &cloud.url());
-    flags.push(format!("--node-identity-uids={}", own_uid()));
+    let flags = flags(&cloud, &folder);
     let mut hub = TestHub::try_start(flags, folder.clone()).await.expect("it starts");
     assert_eq!(names(&hub.kubelet(), OWN_PODS).await, ["web"]);
     hub.kubelet().get(POD).await.expect(200);
@@ -169,8 +167,7 @@ async fn first_start_on_a_full_disk_serves_and_stores_token_and_authority_once_t
     let Some(disk) = FaultFs::mount_or_skip(folder.path(), behind.path()) else {
         return;
     };
-    let mut flags = flags_of(&cloud, &folder, NODE, &cloud.url());
-    flags.push(format!("--node-identity-uids={}", own_uid()));
+    let mut flags = flags(&cloud, &folder);
     flags.push("--node-identity=token".to_owned());
     let root = folder.path().join("root");
     std::fs::remove_file(root.join("pki/yurthub-server-current.pem")).unwrap();

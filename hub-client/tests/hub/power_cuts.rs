@@ -119,7 +119,7 @@ async fn cloud() -> Cloud {
 }
 
 /// Flags of a hub in this folder.
-fn flags(cloud: &Cloud, folder: &TestDir) -> Vec<String> {
+pub(super) fn flags(cloud: &Cloud, folder: &TestDir) -> Vec<String> {
     let mut flags = flags_of(cloud, folder, super::harness::NODE, &cloud.url());
     flags.push(format!("--node-identity-uids={}", own_uid()));
     flags

@@ -9,7 +9,8 @@ use yurt_test_support::TestDir;
 use yurt_test_support::fault_fs::{FaultFs, Health};
 
 use super::cloud::Cloud;
-use super::harness::{NODE, TestHub, flags_of, own_uid};
+use super::harness::TestHub;
+use super::power_cuts::flags;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0";
@@ -29,8 +30,7 @@ async fn disk_that_hangs_delays_no_beat_and_no_read() {
     let Some(disk) = FaultFs::mount_or_skip(folder.path(), behind.path()) else {
         return;
     };
-    let mut flags = flags_of(&cloud, &folder, NODE, &cloud.url());
-    flags.push(format!("--node-identity-uids={}", own_uid()));
+    let flags = flags(&cloud, &folder);
     let mut hub = TestHub::try_start(flags, folder.clone()).await.expect("it starts");
     hub.wait_until_complete().await;
     hub.kubelet().get(OWN_PODS).await.expect(200);

@@ -208,7 +208,7 @@ async fn reads_have_the_shape_of_the_present_schema() {
         let labelled = admin.merge(&format!("{path}/w1?dryRun=All"), &label).await.expect(200);
         assert_eq!(labelled["metadata"]["generation"], 1, "{path}");
     }
-    // What is stored has not changed.
+    // The stored object still has the field of the first schema.
     declared.declare(&manifests(&first, "gadgets"));
     until(&admin, &format!("{V1}/namespaces/default/gadgets"), 200).await;
     assert_read(json!({"color": "red", "size": 9})).await;

@@ -223,14 +223,18 @@ async fn requests_beyond_the_first_one_wait_for_the_limit_of_a_new_connection() 
     assert!(open.len() == 5 && lane.connections() == 3, "{}", lane.connections());
 }
 
+/// A lane to a server that sends nothing by itself.
+async fn to_silent(connect_timeout: Duration) -> (Lane, tokio::net::TcpListener) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let client = HttpClient::new(base, None, Protocol::Http2, connect_timeout).unwrap();
+    (Lane::new(client, 64 * 1024, TaskGroup::new()), listener)
+}
+
 /// A server that never sends its SETTINGS.
 #[tokio::test]
 async fn connection_without_settings_takes_one_request_and_the_others_fail_in_time() {
-    let tasks = TaskGroup::new();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_millis(100)).unwrap();
-    let lane = Lane::new(client, 64 * 1024, tasks.clone());
+    let (lane, listener) = to_silent(Duration::from_millis(100)).await;
     let _first = lane.slot().await.unwrap();
     let _silent = listener.accept().await.unwrap();
     let second = lane.slot().await.err().expect("the limit is unknown");
@@ -242,11 +246,7 @@ async fn connection_without_settings_takes_one_request_and_the_others_fail_in_ti
 /// A server may leave its limit out (RFC 9113, 6.5.2).
 #[tokio::test]
 async fn settings_without_a_limit_allow_all_streams_of_the_lane() {
-    let tasks = TaskGroup::new();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_secs(5)).unwrap();
-    let lane = Lane::new(client, 64 * 1024, tasks.clone());
+    let (lane, listener) = to_silent(Duration::from_secs(5)).await;
     let _first = lane.slot().await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();
     // No field: nine bytes of a head with type 4.
@@ -268,11 +268,7 @@ async fn connection_that_allows_no_stream_is_left() {
 
 #[tokio::test]
 async fn all_who_wait_for_settings_share_the_end_of_the_connection() {
-    let tasks = TaskGroup::new();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let client = HttpClient::new(base, None, Protocol::Http2, Duration::from_secs(5)).unwrap();
-    let lane = Lane::new(client, 64 * 1024, tasks.clone());
+    let (lane, listener) = to_silent(Duration::from_secs(5)).await;
     let _first = lane.slot().await.unwrap();
     let waiting = futures_util::future::join_all((0..10).map(|_| lane.slot()));
     let (slots, _) = tokio::join!(waiting, async { drop(listener.accept().await.unwrap()) });
