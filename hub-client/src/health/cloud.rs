@@ -109,7 +109,7 @@ impl Panel {
             };
             let pause = self.judge(place, why, |judge, now| {
                 judge.probed(now, probe);
-                judge.pause()
+                judge.pause(began.elapsed())
             });
             if probe == Probe::Answered && cause == Cause::Failure {
                 // The failure was a short break. What it cost is made good now.

@@ -28,7 +28,7 @@ const LOOK_MAX: Duration = Duration::from_millis(900);
 const LOOK_MIN: Duration = Duration::from_millis(250);
 /// Time between probes of a server that is up.
 const EVERY: Duration = Duration::from_secs(5);
-/// Time between probes of a server that is down.
+/// Time between the beginnings of probes of a server that is down. One that ends later is repeated at once.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Time to the probe that confirms the last one.
 const CONFIRM: Duration = Duration::from_millis(250);
@@ -174,16 +174,16 @@ impl Judge {
         silence >= SUSPECT
     }
 
-    /// Time from the end of a probe to the next one.
+    /// Time from the end of a probe that took `took` to the next one.
     #[must_use]
-    pub fn pause(&self) -> Duration {
+    pub fn pause(&self, took: Duration) -> Duration {
         match self.verdict {
             Judgement::Up { .. } if self.misses == 0 => EVERY,
             Judgement::Up { .. }
             | Judgement::Down {
                 answers_since: Some(_), ..
             } => CONFIRM,
-            Judgement::Unknown | Judgement::Down { .. } => AGAIN,
+            Judgement::Unknown | Judgement::Down { .. } => AGAIN.saturating_sub(took),
         }
     }
 

@@ -19,15 +19,26 @@ fn up() -> Judge {
 #[test]
 fn one_failed_probe_is_confirmed_at_once_and_changes_nothing() {
     let mut judge = up();
-    assert_eq!(judge.pause(), EVERY);
+    assert_eq!(judge.pause(Duration::ZERO), EVERY);
     judge.probed(SECOND, Probe::Failed);
     assert_eq!((judge.is_up(), judge.failed_probes()), (Some(true), Some(0)));
-    assert!(judge.pause() < SECOND);
+    assert!(judge.pause(Duration::ZERO) < SECOND);
     judge.probed(2 * SECOND, Probe::Answered);
     judge.probed(3 * SECOND, Probe::Failed);
     assert_eq!(judge.is_up(), Some(true), "not in a row");
     judge.probed(4 * SECOND, Probe::Failed);
     assert_eq!((judge.is_up(), judge.failed_probes()), (Some(false), Some(2)));
+}
+
+/// A link that swallows packets may be back at any time: probes that are never answered follow each other.
+#[test]
+fn probe_of_a_server_that_is_down_begins_a_second_after_the_last_one_began() {
+    let mut judge = up();
+    judge.silent(SECOND, SILENCE);
+    let pauses = [0, 400, 1000, 3000].map(|took| judge.pause(Duration::from_millis(took)).as_millis());
+    assert_eq!(pauses, [1000, 600, 0, 0]);
+    judge.probed(2 * SECOND, Probe::Answered);
+    assert_eq!(judge.pause(3 * SECOND), CONFIRM, "the first answer needs its time");
 }
 
 #[test]
