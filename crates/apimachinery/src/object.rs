@@ -21,6 +21,7 @@ mod body;
 mod cache_slot;
 mod edit;
 mod extract;
+mod head;
 mod key;
 
 pub use extract::TypeMeta;
@@ -112,10 +113,17 @@ impl Object {
     ///
     /// As [`Object::parse`], and when the row is damaged.
     pub fn parse_packed(row: &Bytes, kind: &ResourceKind) -> Result<Self, ObjectError> {
+        let headed = match packed::split_head(row).map_err(ObjectError::Packed)? {
+            Some((head, body)) => head::object(head, body, kind)?,
+            None => None,
+        };
+        if let Some(object) = headed {
+            return Ok(object);
+        }
         let text = packed::unpack(row).map_err(ObjectError::Packed)?;
         let object = Self::parse(text.clone(), kind)?;
         if object.bytes() == text {
-            object.0.body.hold(row);
+            object.0.body.hold(&packed::without_head(row));
         }
         Ok(object)
     }
@@ -127,7 +135,7 @@ impl Object {
         kind: &ResourceKind,
     ) -> Result<Self, ObjectError> {
         let resource_version = ResourceVersion::parse(&extract.resource_version)?;
-        let key = object_key(&extract, kind.namespaced)?;
+        let key = object_key(&extract.name, &extract.namespace, kind.namespaced)?;
         let bytes = edit::complete_type_meta(&given, &extract.type_meta, extract.has_type_members, kind);
         let known = metadata_at.filter(|_| bytes.len() == given.len());
         let find = || edit::only_metadata_at(&bytes);
@@ -213,9 +221,20 @@ impl Object {
         self.0.body.len()
     }
 
-    /// The object as a row of a file ([`crate::packed`]), deflated if it is long. A body of 2 KiB or more is held in
-    /// this form from now on, by all clones. Returns the bytes of memory that this freed, too.
-    pub fn pack(&self, packer: &mut Packer) -> (Bytes, usize) {
+    /// Holds the body deflated from now on if it has 2 KiB or more, in all clones. Returns the bytes of memory that this
+    /// freed.
+    pub fn pack(&self, packer: &mut Packer) -> usize {
+        self.packed(packer).1
+    }
+
+    /// The object as a row of a file ([`crate::packed`]): deflated if it is long, with a head if that spares inflating it
+    /// ([`Self::parse_packed`]). Also holds it as [`Self::pack`] does, and returns the bytes that this freed.
+    pub fn row(&self, packer: &mut Packer) -> (Bytes, usize) {
+        let (body, freed) = self.packed(packer);
+        (head::row(self, &body).unwrap_or(body), freed)
+    }
+
+    fn packed(&self, packer: &mut Packer) -> (Bytes, usize) {
         match self.0.is_renumbered {
             true => (packer.row(&self.bytes()), 0),
             false => self.0.body.pack(packer),
@@ -374,18 +393,18 @@ fn narrow(metadata_at: usize) -> Option<NonZeroU32> {
     NonZeroU32::new(u32::try_from(metadata_at).ok()?)
 }
 
-fn object_key(extract: &Extract, namespaced: bool) -> Result<ObjectKey, ObjectError> {
+fn object_key(name: &str, namespace: &str, namespaced: bool) -> Result<ObjectKey, ObjectError> {
     let is_usable = |text: &str| !text.is_empty() && !text.contains('/');
-    if !is_usable(&extract.name) {
-        return Err(ObjectError::Name(extract.name.clone()));
+    if !is_usable(name) {
+        return Err(ObjectError::Name(name.to_owned()));
     }
     if !namespaced {
-        return Ok(ObjectKey::new(None, &extract.name));
+        return Ok(ObjectKey::new(None, name));
     }
-    if !is_usable(&extract.namespace) {
-        return Err(ObjectError::Namespace(extract.namespace.clone()));
+    if !is_usable(namespace) {
+        return Err(ObjectError::Namespace(namespace.to_owned()));
     }
-    Ok(ObjectKey::new(Some(&extract.namespace), &extract.name))
+    Ok(ObjectKey::new(Some(namespace), name))
 }
 
 #[cfg(test)]

@@ -1,22 +1,30 @@
-//! Bodies of objects in a file or in memory: as they are, or deflated. The first byte is that of a deflated one; JSON
-//! never begins with it.
+//! Bodies of objects in a file or in memory: as they are, or deflated. In a file a deflated one may have a head. The
+//! first byte tells them apart; JSON begins with neither.
 //!
 //! ```text
-//!   {"kind":…            as it is
-//!   1 │ length │ deflate  the length of the plain text in four bytes, the lowest first (RFC 1951)
+//!   {"kind":…                        as it is
+//!   1 │ length │ deflate              the length of the plain text (RFC 1951)
+//!   2 │ CRC-32 │ length │ head │ 1 …  the length of the head, and a deflated body; the CRC covers all that follows it
 //! ```
+//!
+//! CRC and length of the text have four bytes, the length of the head two, the lowest byte first.
 
 use std::cell::RefCell;
 
 use bytes::Bytes;
-use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+use flate2::{Compress, Compression, Crc, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// First byte of a deflated body.
 const DEFLATED: u8 = 1;
+/// First byte of a deflated body with a head.
+const HEADED: u8 = 2;
 /// Bytes before the deflated text.
 const HEADER: usize = 1 + size_of::<u32>();
-/// Minimum bytes of a body that is deflated. The rows of a page share it, so less would save nothing.
-const LEAST: usize = 512;
+/// Bytes before a head: the first byte, the CRC, the head's length.
+const HEAD_HEADER: usize = HEADER + size_of::<u16>();
+/// Minimum bytes of a body that is deflated. Shorter ones are read more often than they are worth, and a start would
+/// inflate each of them.
+pub const LEAST: usize = 2048;
 /// Maximum bytes of a plain body. etcd accepts 1.5 MiB, and JSON of protobuf may be some times as long.
 const PLAIN_MAX: usize = 64 << 20;
 /// A disk is slower than this level.
@@ -41,7 +49,7 @@ pub struct Packer {
 impl Packer {
     /// The row for `text`: deflated if it is long, and if that makes it shorter.
     pub fn row(&mut self, text: &Bytes) -> Bytes {
-        let is_ambiguous = is_packed(text);
+        let is_ambiguous = is_deflated(text);
         let length = u32::try_from(text.len()).ok().filter(|_| text.len() <= PLAIN_MAX);
         let Some(length) = length.filter(|_| is_ambiguous || text.len() >= LEAST) else {
             return text.clone();
@@ -63,12 +71,45 @@ impl Packer {
     }
 }
 
+/// The deflated `body` with `head`; `None` if the head is too long, or the body is not deflated.
+#[must_use]
+pub fn with_head(head: &[u8], body: &[u8]) -> Option<Bytes> {
+    let length = u16::try_from(head.len()).ok().filter(|_| is_packed(body))?;
+    let mut row = Vec::with_capacity(HEAD_HEADER + head.len() + body.len());
+    row.push(HEADED);
+    row.extend_from_slice(&[0; size_of::<u32>()]);
+    row.extend_from_slice(&length.to_le_bytes());
+    row.extend_from_slice(head);
+    row.extend_from_slice(body);
+    let sum = checksum(&row[HEADER..]);
+    row[1..HEADER].copy_from_slice(&sum.to_le_bytes());
+    Some(row.into())
+}
+
+/// Head and deflated body of a row that has both, whose checksum is right.
+///
+/// # Errors
+/// The row is damaged.
+pub fn split_head(row: &[u8]) -> Result<Option<(&[u8], &[u8])>, String> {
+    if row.first() != Some(&HEADED) {
+        return Ok(None);
+    }
+    let (Some(parts), Some(sum)) = (head_and_body(row), row.get(1..HEADER)) else {
+        return Err("a deflated body with half a head".to_owned());
+    };
+    if checksum(&row[HEADER..]).to_le_bytes() != sum {
+        return Err("its checksum is wrong".to_owned());
+    }
+    Ok(Some(parts))
+}
+
 /// The body of a row.
 ///
 /// # Errors
 /// The row is damaged.
 pub fn unpack(row: &Bytes) -> Result<Bytes, String> {
-    let Some((length, deflated)) = split(row) else {
+    let body = split_head(row)?.map_or(&**row, |(_, body)| body);
+    let Some((length, deflated)) = split(body) else {
         return Ok(row.clone());
     };
     if length > PLAIN_MAX {
@@ -87,7 +128,19 @@ pub fn unpack(row: &Bytes) -> Result<Bytes, String> {
     }
 }
 
-/// True for a deflated body.
+/// `row` without its head, if it has one; its memory is shared.
+#[must_use]
+pub fn without_head(row: &Bytes) -> Bytes {
+    head_and_body(row).map_or_else(|| row.clone(), |(_, body)| row.slice_ref(body))
+}
+
+/// True for a row that is deflated, with a head or without.
+#[must_use]
+pub fn is_deflated(row: &[u8]) -> bool {
+    matches!(row.first(), Some(&(DEFLATED | HEADED)))
+}
+
+/// True for a deflated body without a head.
 #[must_use]
 pub fn is_packed(row: &[u8]) -> bool {
     row.first() == Some(&DEFLATED)
@@ -96,7 +149,22 @@ pub fn is_packed(row: &[u8]) -> bool {
 /// Bytes of the body of a row, as announced there.
 #[must_use]
 pub fn plain_len(row: &[u8]) -> usize {
+    let row = head_and_body(row).map_or(row, |(_, body)| body);
     split(row).map_or(row.len(), |(length, _)| length)
+}
+
+/// Head and body of a row that has both, unchecked.
+fn head_and_body(row: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (header, rest) = row.split_at_checked(HEAD_HEADER)?;
+    let length = header[HEADER..].try_into().ok().filter(|_| header[0] == HEADED)?;
+    let parts = rest.split_at_checked(usize::from(u16::from_le_bytes(length)))?;
+    Some(parts).filter(|(_, body)| split(body).is_some())
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    let mut sum = Crc::new();
+    sum.update(bytes);
+    sum.sum()
 }
 
 /// Length of the plain text, and the deflated one; `None` for a body as it is.
@@ -125,7 +193,17 @@ mod tests {
             .collect();
         let text = br#"{"addresses":["10.0.0.1"]}"#.repeat(1000);
         let ambiguous = [&[DEFLATED][..], &noise[..600]].concat();
-        let bodies = [&b""[..], b"{}", &[DEFLATED], &noise, &text, &ambiguous];
+        let headed = [&[HEADED][..], &noise[..600]].concat();
+        let bodies = [
+            &b""[..],
+            b"{}",
+            &[DEFLATED],
+            &[HEADED],
+            &noise,
+            &text,
+            &ambiguous,
+            &headed,
+        ];
         let mut packer = Packer::default();
         for body in bodies {
             let row = packer.row(&Bytes::copy_from_slice(body));
@@ -133,6 +211,35 @@ mod tests {
         }
         assert!(packed(&text).len() * 20 < text.len());
         assert_eq!(packed(b"{}"), "{}", "small ones stay as they are");
+    }
+
+    #[test]
+    fn row_with_a_head_has_both() {
+        let text = br#"{"addresses":["10.0.0.1"]}"#.repeat(1000);
+        let body = packed(&text);
+        for head in [&b""[..], b"{}", &[HEADED; 0xffff]] {
+            let row = with_head(head, &body).unwrap();
+            assert_eq!(split_head(&row), Ok(Some((head, &*body))));
+            assert_eq!((unpack(&row).unwrap().as_ref(), plain_len(&row)), (&*text, text.len()));
+            assert!(!is_packed(&row));
+        }
+        assert_eq!(with_head(&[0; 0x1_0000], &body), None, "too long");
+        assert_eq!(with_head(b"", b"{}"), None, "not deflated");
+        for row in [&body, &Bytes::from_static(b"{}"), &Bytes::new()] {
+            assert_eq!(split_head(row), Ok(None));
+        }
+    }
+
+    #[test]
+    fn each_damaged_byte_of_a_row_with_a_head_is_found() {
+        let row = with_head(b"head", &packed(&br#"{"addresses":["10.0.0.1"]}"#.repeat(100))).unwrap();
+        for at in 1..row.len() {
+            let mut damaged = row.to_vec();
+            damaged[at] ^= 0x10;
+            assert!(split_head(&damaged).is_err(), "{at}");
+            assert!(unpack(&damaged.into()).is_err(), "{at}");
+            assert!(split_head(&row[..at]).is_err(), "{at}");
+        }
     }
 
     #[test]

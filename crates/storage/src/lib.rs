@@ -27,5 +27,5 @@ pub use backend::{Action, Durability, Expect, Op, Storage, StorageError};
 pub use cacher::Cacher;
 pub use embedded::Embedded;
 pub use etcd3::Etcd;
-pub use replica::{Replica, Replicas};
+pub use replica::{Oversized, Replica, Replicas};
 pub use shared::{NotApplied, OnlyWriter, SharedCollection};

@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
-use yurt_collection::{Collection, Dirty};
+use yurt_collection::{Collection, Dirty, Recovered};
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
-use crate::embedded::replicas::{Meta, Part, ReplicaStore};
+use crate::embedded::replicas::{Meta, Part, ReplicaStore, Stored};
 use crate::shared::SharedCollection;
 
 pub mod shared_store;
@@ -42,6 +42,17 @@ pub struct Durable {
     pub complete: bool,
     /// Generation of that commit.
     pub generation: u64,
+}
+
+/// A replica that was deleted because of its size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Oversized {
+    /// Its name.
+    pub name: String,
+    /// Its plain bytes.
+    pub bytes: usize,
+    /// Plain bytes of those loaded before it.
+    pub loaded: usize,
 }
 
 /// Minimum interval between writes of a file if only `C` moved. A commit wears the medium by about 28 KB. A start with
@@ -151,17 +162,21 @@ impl Replica {
     }
 
     /// As [`Self::new`], with its state in `store`.
-    fn load(name: &str, kind: &'static ResourceKind, store: Option<&ReplicaStore>) -> Result<Self, StorageError> {
-        let replica = Self::new(name, kind, store.is_some());
-        if let Some(recovered) = store.map(|store| store.load(name, kind)).transpose()?.flatten() {
-            replica.durable.send_replace(Durable {
-                position: recovered.position,
-                complete: recovered.complete,
-                generation: recovered.generation,
-            });
-            replica.collection.update(|collection| collection.recover(recovered));
+    fn load(name: &str, kind: &'static ResourceKind, store: &ReplicaStore) -> Result<Self, StorageError> {
+        let replica = Self::new(name, kind, true);
+        if let Some(recovered) = store.load(name, kind)? {
+            replica.recover(recovered);
         }
         Ok(replica)
+    }
+
+    fn recover(&self, recovered: Recovered) {
+        self.durable.send_replace(Durable {
+            position: recovered.position,
+            complete: recovered.complete,
+            generation: recovered.generation,
+        });
+        self.collection.update(|collection| collection.recover(recovered));
     }
 }
 
@@ -173,16 +188,50 @@ impl Replicas {
     /// # Errors
     /// [`StorageError`] when the store cannot be read; the damaged row is named.
     pub fn open(kinds: &[(String, &'static ResourceKind)], store: Option<ReplicaStore>) -> Result<Self, StorageError> {
-        let load = |(name, kind): &(String, &'static ResourceKind)| {
-            let replica = Replica::load(name, kind, store.as_ref())?;
-            Ok((name.clone(), Arc::new(replica)))
-        };
-        let replicas: ByName = kinds.iter().map(load).collect::<Result<_, StorageError>>()?;
-        Ok(Self {
+        if let Some(store) = store {
+            return Self::open_within(kinds, store, usize::MAX).map(|(replicas, _)| replicas);
+        }
+        let new =
+            |(name, kind): &(String, &'static ResourceKind)| (name.clone(), Arc::new(Replica::new(name, kind, false)));
+        Ok(Self::of(kinds.iter().map(new).collect(), Store::Nowhere))
+    }
+
+    /// Replicas of `kinds` by name, filled from `store` up to `max` plain bytes in total. A replica that is beyond them is
+    /// deleted there and begins empty; returned with it.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the store cannot be read; the damaged row is named.
+    pub fn open_within(
+        kinds: &[(String, &'static ResourceKind)],
+        store: ReplicaStore,
+        max: usize,
+    ) -> Result<(Self, Vec<Oversized>), StorageError> {
+        let (mut replicas, mut oversized, mut loaded) = (ByName::default(), Vec::new(), 0_usize);
+        for (name, kind) in kinds {
+            let replica = Replica::new(name, kind, true);
+            match store.load_within(name, kind, max.saturating_sub(loaded))? {
+                Stored::Nothing => {}
+                Stored::State(recovered, bytes) => {
+                    replica.recover(*recovered);
+                    loaded = loaded.saturating_add(bytes);
+                }
+                Stored::TooLarge(bytes) => {
+                    store.forget(name)?;
+                    let name = name.clone();
+                    oversized.push(Oversized { name, bytes, loaded });
+                }
+            }
+            replicas.insert(name.clone(), Arc::new(replica));
+        }
+        Ok((Self::of(replicas, Store::File(store)), oversized))
+    }
+
+    fn of(replicas: ByName, store: Store) -> Self {
+        Self {
             replicas: RwLock::new(Arc::new(replicas)),
-            store: store.map_or(Store::Nowhere, Store::File),
+            store,
             committing: Arc::default(),
-        })
+        }
     }
 
     /// Replicas of `kinds` that several coordinators share in `storage`. They are filled by [`Self::load`] and
@@ -191,11 +240,8 @@ impl Replicas {
     pub fn shared(kinds: &[(String, &'static ResourceKind)], storage: Arc<dyn Storage>) -> Self {
         let replica =
             |(name, kind): &(String, &'static ResourceKind)| (name.clone(), Arc::new(Replica::new(name, kind, true)));
-        Self {
-            store: Store::Shared(Arc::new(SharedStore::new(storage))),
-            replicas: RwLock::new(Arc::new(inserted(kinds.iter().map(replica)))),
-            committing: Arc::default(),
-        }
+        let store = Store::Shared(Arc::new(SharedStore::new(storage)));
+        Self::of(inserted(kinds.iter().map(replica)), store)
     }
 
     /// Adds a replica at runtime, with its state in the store; an existing one stays. Waits for a commit in flight;
@@ -213,12 +259,11 @@ impl Replicas {
             return Ok(replica);
         }
         let (replica, _place) = match &self.store {
-            Store::Nowhere => (Replica::load(name, kind, None)?, place),
+            Store::Nowhere => (Replica::new(name, kind, false), place),
             Store::Shared(_) => (Replica::new(name, kind, true), place),
             Store::File(store) => {
                 let (store, name) = (store.clone(), name.to_owned());
-                let read =
-                    tokio::task::spawn_blocking(move || Ok((Replica::load(&name, kind, Some(&store))?, place))).await;
+                let read = tokio::task::spawn_blocking(move || Ok((Replica::load(&name, kind, &store)?, place))).await;
                 read.map_err(|error| StorageError::Unavailable(format!("reading was interrupted: {error}")))??
             }
         };

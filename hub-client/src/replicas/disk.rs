@@ -10,7 +10,7 @@ use yurt_apimachinery::ResourceKind;
 use yurt_pool_protocol::members;
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, OpenError};
-use yurt_storage::{Replicas, StorageError};
+use yurt_storage::{Oversized, Replicas, StorageError};
 
 use super::origin::Origin;
 
@@ -120,33 +120,22 @@ fn open_once(
             false => StorageError::Unavailable(why).into(),
         });
     }
-    let oversized = drop_oversized(&store, kinds)?;
+    let (kinds, max) = kinds;
+    let (replicas, oversized) = Replicas::open_within(kinds, store.clone(), max)?;
+    let why = |Oversized { name, bytes, loaded }: Oversized| {
+        let why = format!(
+            "the durable copy had {bytes} bytes in addition to {loaded} of others: more than --max-pool-bytes={max}; it was dropped"
+        );
+        (name, why)
+    };
     Ok(Opened {
-        replicas: Replicas::open(kinds.0, Some(store.clone()))?,
+        replicas,
         store: Some(store),
         origin,
         failure: None,
         other_pool,
-        oversized,
+        oversized: oversized.into_iter().map(why).collect(),
     })
-}
-
-/// Drops collections that exceed the limit before any of them is loaded.
-fn drop_oversized(store: &ReplicaStore, (kinds, max): Kinds<'_>) -> Result<Vec<(String, String)>, DiskError> {
-    let (mut loaded, mut oversized) = (0_usize, Vec::new());
-    for (name, _) in kinds {
-        let bytes = store.bytes(name)?;
-        if loaded.saturating_add(bytes) <= max {
-            loaded += bytes;
-            continue;
-        }
-        store.forget(name)?;
-        let why = format!(
-            "the durable copy had {bytes} bytes in addition to {loaded} of others: more than --max-pool-bytes={max}; it was dropped"
-        );
-        oversized.push((name.clone(), why));
-    }
-    Ok(oversized)
 }
 
 /// Opens replicas that neither read from nor write to the disk.

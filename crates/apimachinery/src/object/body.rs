@@ -6,9 +6,6 @@ use bytes::Bytes;
 
 use crate::packed::{self, Packer};
 
-/// Minimum bytes of a body that is held deflated. Shorter ones are read more often than they are worth.
-const HELD_DEFLATED_MIN: usize = 2048;
-
 /// The body of an object. Its form changes, its text does not.
 ///
 /// The lock is held for a copy of the pointer only. A `Mutex` is eight bytes smaller than an `RwLock`.
@@ -51,7 +48,7 @@ impl Body {
     /// True if [`Self::pack`] would deflate a text and hold the result.
     pub(super) fn is_long(&self) -> bool {
         let held = self.held();
-        !packed::is_packed(&held) && held.len() >= HELD_DEFLATED_MIN
+        !packed::is_packed(&held) && held.len() >= packed::LEAST
     }
 
     /// A body with the same deflated text; `None` if it is not held deflated.
@@ -60,9 +57,10 @@ impl Body {
         packed::is_packed(&held).then(|| Self::new(held))
     }
 
-    /// Holds `row`, whose text is that of this body, if it is deflated and long enough; returns whether it does.
+    /// Holds `row`, whose text is that of this body, if it is deflated and long enough; returns whether it does. Earlier
+    /// programs deflated shorter ones in the file.
     pub(super) fn hold(&self, row: &Bytes) -> bool {
-        let is_held = packed::is_packed(row) && packed::plain_len(row) >= HELD_DEFLATED_MIN;
+        let is_held = packed::is_packed(row) && packed::plain_len(row) >= packed::LEAST;
         if is_held {
             *self.0.lock().unwrap_or_else(PoisonError::into_inner) = row.clone();
         }

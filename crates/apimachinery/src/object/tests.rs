@@ -1,5 +1,7 @@
 //! Parsing of objects: fields that are kept, fields that are filled in, objects that are rejected.
 
+use std::io::Write as _;
+
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -29,16 +31,20 @@ fn object_that_is_held_deflated_reads_as_before() {
     let (object, mut packer) = (long_pod(), Packer::default());
     let clone = long_pod();
     let other = clone.clone();
-    let (row, freed) = clone.pack(&mut packer);
+    let (row, freed) = clone.row(&mut packer);
     assert!(
-        row.len() < 2048 && packed::is_packed(&row) && other.is_packed(),
+        row.len() < 2048 && packed::is_deflated(&row) && other.is_packed(),
         "all clones share the body"
     );
+    let body = packed::without_head(&row);
+    assert!(packed::is_packed(&body) && body.len() < row.len());
     assert_eq!(
         (freed, plain.is_long(), other.is_long()),
-        (plain.bytes_len() - row.len(), true, false)
+        (plain.bytes_len() - body.len(), true, false)
     );
-    for packed in [&other, &Object::parse_packed(&row, kind("pods")).unwrap()] {
+    let parsed = |row: &Bytes| Object::parse_packed(row, kind("pods")).unwrap();
+    // From a file of an earlier program, without a head, too.
+    for packed in [&other, &parsed(&row), &parsed(&body)] {
         assert!(packed.is_packed());
         assert_eq!(
             (packed.bytes(), packed.bytes_len()),
@@ -50,7 +56,7 @@ fn object_that_is_held_deflated_reads_as_before() {
         let next = |object: &Object| object.with_resource_version(ResourceVersion(13));
         assert_eq!(next(packed).bytes(), next(&plain).bytes());
         assert_ne!(packed, &next(packed));
-        assert_eq!(packed.pack(&mut packer), (row.clone(), 0));
+        assert_eq!(packed.row(&mut packer), (row.clone(), 0));
     }
 }
 
@@ -58,7 +64,7 @@ fn object_that_is_held_deflated_reads_as_before() {
 fn renumbered_object_shares_the_deflated_body() {
     let (plain, packed) = (long_pod(), long_pod());
     let mut packer = Packer::default();
-    let (row, _) = packed.pack(&mut packer);
+    let (row, _) = packed.row(&mut packer);
     let of = |object: &Object, version: u64| object.with_resource_version(ResourceVersion(version));
     for (version, is_shared) in [(13, true), (99, true), (12, true), (100, false), (9, false), (0, false)] {
         let (next, want) = (of(&packed, version), of(&plain, version));
@@ -70,7 +76,7 @@ fn renumbered_object_shares_the_deflated_body() {
         );
         assert!(next == of(&next, version) && (next == packed) == (version == 12));
         // A file gets the present number, and the memory keeps the shared body.
-        let (own, freed) = next.pack(&mut packer);
+        let (own, freed) = next.row(&mut packer);
         assert_eq!(Object::parse_packed(&own, kind("pods")).unwrap(), want);
         assert!(own != row || version == 12);
         assert!(!is_shared || freed == 0);
@@ -104,26 +110,40 @@ fn last_metadata_counts_for_a_resource_version() {
 }
 
 #[test]
-fn short_object_stays_as_it_is_in_memory() {
+fn short_object_stays_as_it_is() {
     let text = POD.replace(
         "\"Running\"",
         &format!("\"Running\",\"message\":\"{}\"", "again ".repeat(100)),
     );
     let object = parse(&text, "pods").unwrap();
-    let (row, freed) = object.pack(&mut Packer::default());
-    assert!(packed::is_packed(&row) && freed == 0 && !object.is_packed() && !object.is_long());
-    assert!(!Object::parse_packed(&row, kind("pods")).unwrap().is_packed());
+    let (row, freed) = object.row(&mut Packer::default());
+    assert_eq!((&row, freed), (&object.bytes(), 0));
+    assert!(!object.is_packed() && !object.is_long());
+    // Earlier programs deflated it in the file.
+    let mut deflater = flate2::write::DeflateEncoder::new(vec![1], flate2::Compression::fast());
+    let length = u32::try_from(row.len()).unwrap();
+    deflater.get_mut().extend_from_slice(&length.to_le_bytes());
+    deflater.write_all(&row).unwrap();
+    let read = Object::parse_packed(&deflater.finish().unwrap().into(), kind("pods")).unwrap();
+    assert!(!read.is_packed() && read == object);
 }
 
 #[test]
 fn damaged_row_is_no_object() {
-    let (row, _) = long_pod().pack(&mut Packer::default());
-    for cut in [1, 5, row.len() - 1] {
-        let error = Object::parse_packed(&row.slice(..cut), kind("pods")).unwrap_err();
-        assert!(
-            matches!(error, ObjectError::Packed(_) | ObjectError::Json(_)),
-            "{cut}: {error}"
-        );
+    let (row, _) = long_pod().row(&mut Packer::default());
+    let body = packed::without_head(&row);
+    for row in [row, body.clone()] {
+        for cut in [1, 5, row.len() - 1] {
+            let error = Object::parse_packed(&row.slice(..cut), kind("pods")).unwrap_err();
+            assert!(
+                matches!(error, ObjectError::Packed(_) | ObjectError::Json(_)),
+                "{cut}: {error}"
+            );
+        }
+    }
+    for head in [&b""[..], b"{}", br#"{"name":"p"}"#, &b"[".repeat(1000)] {
+        let row = packed::with_head(head, &body).unwrap();
+        assert!(Object::parse_packed(&row, kind("pods")).is_err());
     }
     // A row without kind and apiVersion, from a file of another program: they are filled in, and the row does not count.
     let text = format!(
@@ -132,6 +152,77 @@ fn damaged_row_is_no_object() {
     );
     let object = Object::parse_packed(&Packer::default().row(&text.into()), kind("pods")).unwrap();
     assert!(!object.is_packed() && object.to_value()["kind"] == "Pod");
+}
+
+#[test]
+fn object_of_a_head_is_that_of_its_body() {
+    let mut packer = Packer::default();
+    let labels: serde_json::Map<_, _> = (0..50).map(|n| (format!("l{n}"), json!(n.to_string()))).collect();
+    let cases = [
+        json!({"metadata": {"name": "p", "namespace": "n"}}),
+        json!({"metadata": {"name": "p", "namespace": "n", "resourceVersion": "18446744073709551615", "uid": "\"ü"}}),
+        json!({"metadata": {"name": "p", "namespace": "n", "deletionTimestamp": "x", "labels": labels}}),
+        json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"nodeName": "", "hostNetwork": true}}),
+        json!({"metadata": {"name": "p", "namespace": "n"}, "status": {"phase": "a \" b"}}),
+    ];
+    for mut case in cases {
+        case["x"] = json!("again ".repeat(1000));
+        let object = Object::from_value(case.clone(), kind("pods")).unwrap();
+        let (row, _) = object.row(&mut packer);
+        assert!(matches!(packed::split_head(&row), Ok(Some(_))), "{case}");
+        let read = Object::parse_packed(&row, kind("pods")).unwrap();
+        let parsed = Object::parse_packed(&packed::without_head(&row), kind("pods")).unwrap();
+        for other in [&object, &parsed] {
+            let all = |object: &Object| {
+                let fields: Vec<_> = kind("pods")
+                    .fields
+                    .iter()
+                    .map(|field| object.field(field.label).map(str::to_owned))
+                    .collect();
+                let (version, is_deleting) = (object.resource_version(), object.is_deleting());
+                let (uid, labels) = (object.uid().to_owned(), object.labels().clone());
+                (
+                    object.key().clone(),
+                    uid,
+                    version,
+                    labels,
+                    is_deleting,
+                    fields,
+                    object.bytes(),
+                    object.size(),
+                )
+            };
+            assert_eq!(all(&read), all(other), "{case}");
+            let next = |object: &Object| object.with_resource_version(ResourceVersion(77)).bytes();
+            assert_eq!(next(&read), next(other), "{case}");
+        }
+    }
+}
+
+/// Files of earlier versions have such heads.
+#[test]
+fn head_is_written_as_recorded() {
+    let (row, _) = long_pod().row(&mut Packer::default());
+    let (head, body) = packed::split_head(&row).unwrap().unwrap();
+    let recorded = r#"{"name":"p","namespace":"ns","uid":"u","resourceVersion":12,"metadataAt":43,"isDeleting":false,"labels":[["a","1"],["b","2"]],"fields":3147859756,"values":["n1","n1",null,null,null,"true","Running",null,null,null]}"#;
+    assert_eq!(std::str::from_utf8(head).unwrap(), recorded);
+    assert_eq!((row[0], body[0]), (2, 1));
+}
+
+/// A later program may select by other fields, or a declaration of a custom resource may.
+#[test]
+fn head_of_a_kind_with_other_fields_does_not_count() {
+    let (row, _) = long_pod().row(&mut Packer::default());
+    let fields: &'static [SelectableField] = Box::leak(kind("pods").fields[1..].to_vec().into_boxed_slice());
+    let other = ResourceKind {
+        fields,
+        ..kind("pods").clone()
+    };
+    let object = Object::parse_packed(&row, &other).unwrap();
+    for field in fields {
+        assert_eq!(object.field(field.label), long_pod().field(field.label));
+    }
+    assert_eq!(object.field(kind("pods").fields[0].label), None);
 }
 
 const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"u","resourceVersion":"12","labels":{"b":"2","a":"1"},"annotations":{"k":"v \u00e9"},"x":{"unknown":1.50}},"spec":{"nodeName":"n1","hostNetwork":true,"containers":[{"spec":{"nodeName":"no"}}]},"status":{"phase":"Running","podIPs":[{"ip":"1"}]}}"#;

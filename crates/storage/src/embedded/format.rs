@@ -13,8 +13,10 @@ use crate::backend::StorageError;
 /// Layout of the tables that this program reads and writes. Every change raises it that would make an older program
 /// misread the file, or this program misread an older file.
 const FORMAT: u64 = 1;
-/// As [`FORMAT`], with deflated bodies of replicas (`packed`). A file gets this number with its first one.
+/// As [`FORMAT`], with deflated bodies of replicas (`packed`). This program reads it, and goes on with [`FORMAT_HEADED`].
 const FORMAT_PACKED: u64 = 2;
+/// As [`FORMAT_PACKED`], with heads. A file gets this number with its first deflated body.
+const FORMAT_HEADED: u64 = 3;
 
 /// Writes the number into a new file, and checks that of any other.
 ///
@@ -27,11 +29,11 @@ pub(super) fn settle(path: &Path, database: &Database) -> Result<(), OpenError> 
     }));
     let settled = settled.unwrap_or_else(|panic| Err(StorageError::Corrupt(open::panic_text(&*panic))));
     match settled.map_err(|error| OpenError::of(path, error))? {
-        FORMAT | FORMAT_PACKED => Ok(()),
+        FORMAT | FORMAT_PACKED | FORMAT_HEADED => Ok(()),
         found => Err(OpenError::Format {
             path: path.to_owned(),
             found,
-            supported: FORMAT_PACKED,
+            supported: FORMAT_HEADED,
         }),
     }
 }
@@ -69,7 +71,7 @@ fn create(database: &Database) -> Result<(), StorageError> {
 /// Records in the same transaction that the file has deflated bodies.
 pub(super) fn mark_packed(txn: &WriteTransaction) -> Result<(), StorageError> {
     let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-    let text = FORMAT_PACKED.to_string();
+    let text = FORMAT_HEADED.to_string();
     facts.insert(FACT_FORMAT, text.as_str()).map_err(storage_error)?;
     Ok(())
 }
@@ -125,9 +127,9 @@ mod tests {
     fn file_of_another_format_is_refused_with_what_to_do() {
         let newer = refusal(|txn| {
             let mut facts = txn.open_table(FACTS).unwrap();
-            facts.insert(FACT_FORMAT, "3").unwrap();
+            facts.insert(FACT_FORMAT, "4").unwrap();
         });
-        let advised = newer.contains("format is 3") && newer.contains("reads 2") && newer.contains("a newer version");
+        let advised = newer.contains("format is 4") && newer.contains("reads 3") && newer.contains("a newer version");
         assert!(advised, "{newer}");
         let older = refusal(|txn| drop(txn.open_table(REPLICA_META).unwrap()));
         assert!(

@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{ReadTransaction, WriteTransaction};
+use redb::WriteTransaction;
 use yurt_apimachinery::packed::{self, Packer};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
-use yurt_collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
+use yurt_collection::{Collection, Dirty, Gap, Recovered};
 
 use super::disk::Disk;
 use super::drafts::{draft_names, drop_draft};
@@ -19,7 +19,13 @@ use super::tables::{
     REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
 use crate::backend::StorageError;
-use yurt_runtime::{memory, parallel};
+use yurt_runtime::memory;
+
+mod stored;
+
+pub use stored::Stored;
+
+use stored::Rows;
 
 /// Meta data that a commit stores of a collection, in addition to its objects.
 #[derive(Clone, Debug)]
@@ -50,18 +56,6 @@ pub struct ReplicaStore {
     pub(super) disk: Arc<Disk>,
     /// True if long bodies are deflated.
     packs: bool,
-}
-
-/// Rows of one collection.
-struct Rows {
-    /// The state, without what has to be parsed.
-    recovered: Recovered,
-    /// Objects by key.
-    objects: Vec<(String, Bytes)>,
-    /// Tombstones by key.
-    tombstones: Vec<(String, Bytes)>,
-    /// Range tombstones: after, to, and the object by key.
-    ranges: Vec<(ResourceVersion, ResourceVersion, (String, Bytes))>,
 }
 
 /// Bodies that one transaction writes.
@@ -182,9 +176,28 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError::Corrupt`] naming the row that cannot be read.
     pub fn load(&self, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
-        let rows = self.disk.read(|read| read_rows(read, name))?;
-        let parsed = rows.map(|rows| rows.parse(kind)).transpose();
-        parsed.map_err(|why| self.disk.damaged_row(&format!("replica {name}, {why}")))
+        Ok(match self.load_within(name, kind, usize::MAX)? {
+            Stored::State(recovered, _) => Some(*recovered),
+            Stored::Nothing | Stored::TooLarge(_) => None,
+        })
+    }
+
+    /// As [`Self::load`], if objects and deletions have at most `room` plain bytes. Rows beyond it are counted, not held.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] naming the row that cannot be read.
+    pub fn load_within(&self, name: &str, kind: &ResourceKind, room: usize) -> Result<Stored, StorageError> {
+        let Some(rows) = self.disk.read(|read| Rows::read(read, name, room))? else {
+            return Ok(Stored::Nothing);
+        };
+        let bytes = rows.bytes;
+        if bytes > room {
+            return Ok(Stored::TooLarge(bytes));
+        }
+        match rows.parse(kind) {
+            Ok(recovered) => Ok(Stored::State(recovered.into(), bytes)),
+            Err(why) => Err(self.disk.damaged_row(&format!("replica {name}, {why}"))),
+        }
     }
 
     /// Bytes of the objects and deletions that [`Self::load`] would read of collection `name`.
@@ -192,7 +205,8 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError`] when the tables cannot be read.
     pub fn bytes(&self, name: &str) -> Result<usize, StorageError> {
-        self.disk.read(|read| bytes(read, name))
+        let rows = self.disk.read(|read| Rows::read(read, name, 0))?;
+        Ok(rows.map_or(0, |rows| rows.bytes))
     }
 
     /// Names of the collections and drafts that begin with `prefix`, in order.
@@ -259,129 +273,19 @@ impl Bodies<'_> {
         let Some(packer) = &mut self.packer else {
             return Ok(object.bytes());
         };
-        let (row, freed) = object.pack(packer);
+        let (row, freed) = object.row(packer);
         self.freed += freed;
         self.mark(row)
     }
 
     /// Gives the file the number of a file with deflated bodies before it gets the first one.
     fn mark(&mut self, row: Bytes) -> Result<Bytes, StorageError> {
-        if packed::is_packed(&row) && !self.is_marked {
+        if packed::is_deflated(&row) && !self.is_marked {
             format::mark_packed(self.txn)?;
             self.is_marked = true;
         }
         Ok(row)
     }
-}
-
-// === impl Rows ===
-
-impl Rows {
-    /// Parses the rows. The error names the object whose row cannot be read.
-    fn parse(self, kind: &ResourceKind) -> Result<Recovered, String> {
-        let parse = |(key, row): &(String, Bytes)| {
-            Object::parse_packed(row, kind).map_err(|error| format!("object {key}: {error}"))
-        };
-        let mut recovered = self.recovered;
-        // A start waits for it.
-        recovered.objects = parallel::map(&self.objects, parse)
-            .into_iter()
-            .collect::<Result<_, _>>()?;
-        recovered.tombstones = self.tombstones.iter().map(parse).collect::<Result<_, _>>()?;
-        for (after, to, row) in &self.ranges {
-            let (after, to, object) = (*after, *to, parse(row)?);
-            recovered.ranges.push(RangeTombstone { after, to, object });
-        }
-        Ok(recovered)
-    }
-}
-
-fn read_rows(read: &ReadTransaction, name: &str) -> Result<Option<Rows>, StorageError> {
-    let meta = read.open_table(REPLICA_META).map_err(storage_error)?;
-    let Some(row) = meta.get(name).map_err(storage_error)? else {
-        return Ok(None);
-    };
-    let (position, floor, generation, complete) = row.value();
-    let mut recovered = Recovered {
-        position: ResourceVersion(position),
-        floor: ResourceVersion(floor),
-        generation,
-        complete,
-        ..Recovered::default()
-    };
-    let owned = |key: &str, bytes: &[u8]| (key.to_owned(), Bytes::copy_from_slice(bytes));
-    let (mut bodies, mut deleted, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
-    let objects = read.open_table(REPLICA).map_err(storage_error)?;
-    for row in objects.range((name, "")..).map_err(storage_error)? {
-        let (key, value) = row.map_err(storage_error)?;
-        let (collection, key) = key.value();
-        if collection != name {
-            break;
-        }
-        bodies.push(owned(key, value.value()));
-    }
-    let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
-    for row in tombstones.range((name, floor + 1, "")..).map_err(storage_error)? {
-        let (key, value) = row.map_err(storage_error)?;
-        let (collection, _, key) = key.value();
-        if collection != name {
-            break;
-        }
-        deleted.push(owned(key, value.value()));
-    }
-    let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
-    for row in ranges.range((name, floor + 1, "")..).map_err(storage_error)? {
-        let (key, value) = row.map_err(storage_error)?;
-        let (collection, to, key) = key.value();
-        if collection != name {
-            break;
-        }
-        let (after, bytes) = value.value();
-        dropped.push((ResourceVersion(after), ResourceVersion(to), owned(key, bytes)));
-    }
-    let gaps = read.open_table(REPLICA_GAPS).map_err(storage_error)?;
-    for row in gaps.range((name, floor + 1)..).map_err(storage_error)? {
-        let (key, from) = row.map_err(storage_error)?;
-        let (collection, to) = key.value();
-        if collection != name {
-            break;
-        }
-        let (from, to) = (ResourceVersion(from.value()), ResourceVersion(to));
-        recovered.gaps.push(Gap { from, to });
-    }
-    let highs = read.open_table(REPLICA_HIGH).map_err(storage_error)?;
-    let high = highs.get(name).map_err(storage_error)?;
-    recovered.high = ResourceVersion(high.map_or(0, |high| high.value()));
-    let marks = read.open_table(REPLICA_MARK).map_err(storage_error)?;
-    let mark = marks.get(name).map_err(storage_error)?;
-    recovered.mark = ResourceVersion(mark.map_or(0, |mark| mark.value()));
-    Ok(Some(Rows {
-        recovered,
-        objects: bodies,
-        tombstones: deleted,
-        ranges: dropped,
-    }))
-}
-
-fn bytes(read: &ReadTransaction, name: &str) -> Result<usize, StorageError> {
-    let (beyond, mut bytes) = (beyond(name), 0_usize);
-    let objects = read.open_table(REPLICA).map_err(storage_error)?;
-    for row in objects
-        .range((name, "")..(beyond.as_str(), ""))
-        .map_err(storage_error)?
-    {
-        bytes = bytes.saturating_add(packed::plain_len(row.map_err(storage_error)?.1.value()));
-    }
-    let all = (name, 0, "")..(beyond.as_str(), 0, "");
-    let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
-    for row in tombstones.range(all.clone()).map_err(storage_error)? {
-        bytes = bytes.saturating_add(packed::plain_len(row.map_err(storage_error)?.1.value()));
-    }
-    let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
-    for row in ranges.range(all).map_err(storage_error)? {
-        bytes = bytes.saturating_add(packed::plain_len(row.map_err(storage_error)?.1.value().1));
-    }
-    Ok(bytes)
 }
 
 fn forget(txn: &WriteTransaction, name: &str) -> Result<(), StorageError> {

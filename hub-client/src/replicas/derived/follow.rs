@@ -196,7 +196,7 @@ impl Follow {
         let own = |held: &Collection| -> Vec<Object> { held.objects().filter(|one| one.is_long()).cloned().collect() };
         let (mut packer, mut freed) = (Packer::default(), 0);
         for object in self.view.collection.read(own) {
-            freed += object.pack(&mut packer).1;
+            freed += object.pack(&mut packer);
             tokio::task::yield_now().await;
         }
         // The allocator blocks for a while.
