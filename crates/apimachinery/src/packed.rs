@@ -35,6 +35,9 @@ thread_local! {
     static STREAM: RefCell<Decompress> = RefCell::new(Decompress::new(false));
 }
 
+/// Head and deflated body of a row.
+pub type HeadAndBody<'a> = (&'a [u8], &'a [u8]);
+
 /// Packs bodies; takes about 300 KiB from the first one on, and the bytes of the longest one.
 #[derive(Default)]
 pub struct Packer {
@@ -90,7 +93,7 @@ pub fn with_head(head: &[u8], body: &[u8]) -> Option<Bytes> {
 ///
 /// # Errors
 /// The row is damaged.
-pub fn split_head(row: &[u8]) -> Result<Option<(&[u8], &[u8])>, String> {
+pub fn split_head(row: &[u8]) -> Result<Option<HeadAndBody<'_>>, String> {
     if row.first() != Some(&HEADED) {
         return Ok(None);
     }
@@ -154,7 +157,7 @@ pub fn plain_len(row: &[u8]) -> usize {
 }
 
 /// Head and body of a row that has both, unchecked.
-fn head_and_body(row: &[u8]) -> Option<(&[u8], &[u8])> {
+fn head_and_body(row: &[u8]) -> Option<HeadAndBody<'_>> {
     let (header, rest) = row.split_at_checked(HEAD_HEADER)?;
     let length = header[HEADER..].try_into().ok().filter(|_| header[0] == HEADED)?;
     let parts = rest.split_at_checked(usize::from(u16::from_le_bytes(length)))?;
