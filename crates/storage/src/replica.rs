@@ -14,13 +14,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
-use yurt_collection::{Collection, Dirty, Recovered};
+use yurt_collection::{Collection, Dirty};
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
-use crate::embedded::replicas::{Meta, Part, ReplicaStore, Stored};
+use crate::embedded::replicas::{Meta, Part, ReplicaStore};
 use crate::shared::SharedCollection;
 
+mod open;
 pub mod shared_store;
+
+pub use open::Oversized;
 
 use shared_store::SharedStore;
 
@@ -42,17 +45,6 @@ pub struct Durable {
     pub complete: bool,
     /// Generation of that commit.
     pub generation: u64,
-}
-
-/// A replica that was deleted because of its size.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Oversized {
-    /// Its name.
-    pub name: String,
-    /// Its plain bytes.
-    pub bytes: usize,
-    /// Plain bytes of those loaded before it.
-    pub loaded: usize,
 }
 
 /// Minimum interval between writes of a file if only `C` moved. A commit wears the medium by about 28 KB. A start with
@@ -160,72 +152,11 @@ impl Replica {
             gone: CancellationToken::new(),
         }
     }
-
-    /// As [`Self::new`], with its state in `store`.
-    fn load(name: &str, kind: &'static ResourceKind, store: &ReplicaStore) -> Result<Self, StorageError> {
-        let replica = Self::new(name, kind, true);
-        if let Some(recovered) = store.load(name, kind)? {
-            replica.recover(recovered);
-        }
-        Ok(replica)
-    }
-
-    fn recover(&self, recovered: Recovered) {
-        self.durable.send_replace(Durable {
-            position: recovered.position,
-            complete: recovered.complete,
-            generation: recovered.generation,
-        });
-        self.collection.update(|collection| collection.recover(recovered));
-    }
 }
 
 // === impl Replicas ===
 
 impl Replicas {
-    /// Replicas of `kinds` by name, filled from `store` if it has them; without a store they live in memory only.
-    ///
-    /// # Errors
-    /// [`StorageError`] when the store cannot be read; the damaged row is named.
-    pub fn open(kinds: &[(String, &'static ResourceKind)], store: Option<ReplicaStore>) -> Result<Self, StorageError> {
-        if let Some(store) = store {
-            return Self::open_within(kinds, store, usize::MAX).map(|(replicas, _)| replicas);
-        }
-        let new =
-            |(name, kind): &(String, &'static ResourceKind)| (name.clone(), Arc::new(Replica::new(name, kind, false)));
-        Ok(Self::of(kinds.iter().map(new).collect(), Store::Nowhere))
-    }
-
-    /// Replicas of `kinds` by name, filled from `store` up to `max` plain bytes in total. A replica that is beyond them is
-    /// deleted there and begins empty; returned with it.
-    ///
-    /// # Errors
-    /// [`StorageError`] when the store cannot be read; the damaged row is named.
-    pub fn open_within(
-        kinds: &[(String, &'static ResourceKind)],
-        store: ReplicaStore,
-        max: usize,
-    ) -> Result<(Self, Vec<Oversized>), StorageError> {
-        let (mut replicas, mut oversized, mut loaded) = (ByName::default(), Vec::new(), 0_usize);
-        for (name, kind) in kinds {
-            let replica = Replica::new(name, kind, true);
-            match store.load_within(name, kind, max.saturating_sub(loaded))? {
-                Stored::Nothing => {}
-                Stored::State(recovered, bytes) => {
-                    replica.recover(*recovered);
-                    loaded = loaded.saturating_add(bytes);
-                }
-                Stored::TooLarge(bytes) => {
-                    store.forget(name)?;
-                    let name = name.clone();
-                    oversized.push(Oversized { name, bytes, loaded });
-                }
-            }
-            replicas.insert(name.clone(), Arc::new(replica));
-        }
-        Ok((Self::of(replicas, Store::File(store)), oversized))
-    }
-
     fn of(replicas: ByName, store: Store) -> Self {
         Self {
             replicas: RwLock::new(Arc::new(replicas)),

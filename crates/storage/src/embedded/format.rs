@@ -124,6 +124,27 @@ mod tests {
     }
 
     #[test]
+    fn files_of_all_formats_so_far_are_opened_and_a_deflated_body_makes_them_the_newest() {
+        for format in [FORMAT, FORMAT_PACKED, FORMAT_HEADED] {
+            let folder = TestDir::new();
+            let path = folder.path().join("store.redb");
+            let database = Database::create(&path).unwrap();
+            let txn = database.begin_write().unwrap();
+            let number = format.to_string();
+            txn.open_table(FACTS)
+                .unwrap()
+                .insert(FACT_FORMAT, number.as_str())
+                .unwrap();
+            txn.commit().unwrap();
+            drop(database);
+            let disk = Disk::open(&path, Clock::system()).unwrap();
+            disk.write(mark_packed).unwrap();
+            drop(disk);
+            assert_eq!(find(&Database::create(&path).unwrap()).unwrap(), Some(3), "{format}");
+        }
+    }
+
+    #[test]
     fn file_of_another_format_is_refused_with_what_to_do() {
         let newer = refusal(|txn| {
             let mut facts = txn.open_table(FACTS).unwrap();
