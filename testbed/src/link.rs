@@ -149,8 +149,9 @@ impl Link {
     /// accepts it.
     pub async fn balanced(tasks: &TaskGroup, far: Vec<SocketAddr>) -> Result<Self> {
         let far: Arc<[SocketAddr]> = far.into();
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, crate::ports::free()?));
-        let listener = TcpListener::bind(address).await.context("cannot open a link")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.context("cannot open a link")?;
+        let address = listener.local_addr()?;
         let (link, observed, shared) = Self::unconnected(address);
         let (group, token) = (tasks.clone(), tasks.token());
         tasks.spawn("link", async move {
@@ -351,6 +352,29 @@ mod tests {
                 bytes_from_cloud: 1
             }
         );
+    }
+
+    /// A process that starts inherits all sockets until it runs its program, also one that was only bound to find a free port.
+    #[tokio::test]
+    async fn a_link_opens_while_programs_start() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let programs = std::thread::spawn(move || {
+            while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                let program = std::process::Command::new("true").current_dir("/").status();
+                assert!(program.expect("a program").success());
+            }
+        });
+        for _ in 0..20 {
+            let tasks = TaskGroup::new();
+            for _ in 0..100 {
+                Link::open(&tasks, (Ipv4Addr::LOCALHOST, 1).into())
+                    .await
+                    .expect("a link");
+            }
+            tasks.shutdown(BOUND).await.expect("no hang");
+        }
+        drop(stop);
+        programs.join().expect("each program ran");
     }
 
     #[tokio::test]

@@ -19,7 +19,7 @@ use yurt_runtime::http::{Body, json, pass};
 use yurt_runtime::kubeconfig::Kubeconfig;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingServerTls, ServerTls};
 
-use crate::{Setup, ports};
+use crate::Setup;
 
 /// A running proxy.
 pub(crate) struct ReadOnlyProxy {
@@ -62,16 +62,16 @@ impl ReadOnlyProxy {
             authorization: authorization.transpose()?,
             overlay: client(&format!("https://127.0.0.1:{overlay_port}"), &admin_tls(setup))?,
         });
-        let port = ports::free()?;
         let serving = PemIdentity::inline("the demo's read-only proxy", &setup.identities.server_pair("front")?);
         let client_ca = Some(PemSource::inline("the demo's CA", setup.identities.ca_pem()));
         let tls = ReloadingServerTls::new(ServerTls {
             identity: serving,
             client_ca,
         })?;
-        let server = Server::bind(([127, 0, 0, 1], port).into(), "a free port")
+        let server = Server::bind(([127, 0, 0, 1], 0).into(), "a free port")
             .await?
             .with_tls(tls);
+        let port = server.local_addr().port();
         server.serve(
             &setup.tasks,
             handler(move |request, peer| {

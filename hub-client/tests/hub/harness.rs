@@ -1,7 +1,9 @@
 //! Starts a hub in this process, in directories of its own.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -247,16 +249,44 @@ impl TestHub {
     }
 }
 
+/// Copies a folder as it is at one moment, although tasks write to it: repeats the copy until nothing changed during it.
 fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
-    for file in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+    for _ in 0..TRIES {
+        let before = files_of(from);
+        let copied = try_copy_folder(from, to);
+        if copied.is_ok() && before.is_ok_and(|before| files_of(from).is_ok_and(|after| after == before)) {
+            return;
+        }
+        std::fs::remove_dir_all(to).unwrap();
+    }
+    panic!("{} changes all the time", from.display());
+}
+
+fn try_copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir(to)?;
+    for file in std::fs::read_dir(from)? {
+        let file = file?;
         let target = to.join(file.file_name());
-        if file.file_type().unwrap().is_dir() {
-            copy_folder(&file.path(), &target);
+        if file.file_type()?.is_dir() {
+            try_copy_folder(&file.path(), &target)?;
         } else {
-            std::fs::copy(file.path(), target).unwrap();
+            std::fs::copy(file.path(), target)?;
         }
     }
+    Ok(())
+}
+
+/// Path, inode and time of the last change of each file and folder below this one.
+fn files_of(folder: &Path) -> io::Result<BTreeSet<(PathBuf, u64, i64, i64)>> {
+    let mut all = BTreeSet::new();
+    for file in std::fs::read_dir(folder)? {
+        let (file, about) = file.and_then(|file| Ok((file.path(), file.metadata()?)))?;
+        if about.is_dir() {
+            all.extend(files_of(&file)?);
+        }
+        all.insert((file, about.ino(), about.ctime(), about.ctime_nsec()));
+    }
+    Ok(all)
 }
 
 /// Flags of a hub of `node` whose files are in `folder`; without ports.
