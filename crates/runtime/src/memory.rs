@@ -1,7 +1,9 @@
-//! Memory that the allocator holds free and returns to the kernel.
+//! Returns memory that is not in use to the kernel: what the allocator holds free, and code that nothing runs.
 //!
 //! glibc keeps the pages between live blocks. A hub that held 24 MB of new objects until they were stored kept 31 MB of
 //! free memory. `malloc_trim` (man page malloc_trim(3)) returns whole free pages in all arenas.
+
+mod program;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -17,10 +19,15 @@ const FREE_AT_END: i32 = 512 << 10;
 /// Minimum bytes of a block with pages of its own, which return when it is freed. The default grows with such blocks.
 const OWN_PAGES: i32 = 4 << 20;
 
+/// Calls of [`return_rest`] between two that unmap the program's pages in any case.
+const UNMAP_EVERY: usize = 6;
+
 /// Bytes freed since free memory was returned.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 /// True if free memory was returned since the last [`return_rest`].
 static IS_RETURNED: AtomicBool = AtomicBool::new(false);
+/// Calls of [`return_rest`].
+static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// Limits the free memory that the allocator holds (man page mallopt(3)). Call it before the first thread starts. The
 /// threads share one arena: for programs with few of them. No effect without glibc.
@@ -37,11 +44,16 @@ pub fn note_freed(bytes: usize) {
     }
 }
 
-/// Returns free memory once more if [`note_freed`] did so since the last call. Call it every few seconds: buffers of a
-/// large list are freed around its commit, some of them later. Blocks as [`note_freed`].
+/// Returns free memory once more if [`note_freed`] did so since the last call: buffers of a large list are freed around
+/// its commit, some of them later. Then, after the start and every minute, it unmaps the program's pages: those in use are
+/// mapped again. Call it every ten seconds. Blocks as [`note_freed`].
 pub fn return_rest() {
-    if IS_RETURNED.swap(false, Ordering::Relaxed) {
+    let is_returned = IS_RETURNED.swap(false, Ordering::Relaxed);
+    if is_returned {
         return_free_pages();
+    }
+    if is_returned || CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(UNMAP_EVERY) {
+        program::unmap();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Free memory returns to the kernel, and serves all threads. A program without the test harness: limits of the allocator
+//! Free memory returns to the kernel, and serves all threads; the program's pages are unmapped. A program without the test harness: limits of the allocator
 //! hold for all threads, and count from the first one.
 
 use std::sync::Barrier;
@@ -9,6 +9,7 @@ fn main() {
     if cfg!(all(target_os = "linux", target_env = "gnu")) {
         memory::limit_free();
 
+        pages_of_the_program_are_unmapped_after_the_start();
         memory_that_another_thread_freed_returns();
         memory_that_one_thread_freed_serves_another();
     }
@@ -16,12 +17,37 @@ fn main() {
 
 /// Bytes of memory in use by this process (proc(5), VmRSS).
 fn resident() -> usize {
+    bytes_of("VmRSS:")
+}
+
+/// Bytes of this line of the process's status (proc(5)).
+fn bytes_of(key: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kib: usize = line
         .and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
         .expect("a number of kB");
     kib << 10
+}
+
+/// In the program's file, as its code is.
+static CONSTANTS: [u8; 4 << 20] = [1; 4 << 20];
+
+/// Pages of the program's file count as the process's from their first use until they are unmapped.
+fn pages_of_the_program_are_unmapped_after_the_start() {
+    let sum = || {
+        CONSTANTS
+            .iter()
+            .map(|byte| usize::from(std::hint::black_box(*byte)))
+            .sum::<usize>()
+    };
+    let before = resident();
+    assert_eq!(sum(), CONSTANTS.len());
+    let used = resident() - before;
+    memory::return_rest();
+    let kept = resident().saturating_sub(before);
+    assert!(used > 4_000_000 && kept < 500_000, "{kept} bytes of {used}");
+    assert_eq!(sum(), CONSTANTS.len(), "they are mapped again");
 }
 
 fn blocks(count: usize, bytes: usize) -> Vec<Vec<u8>> {
