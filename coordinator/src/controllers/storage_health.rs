@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 use yurt_storage::{Replicas, Storage};
 
 use super::elapsed;
@@ -20,10 +20,18 @@ const CHECK_MAX: Duration = Duration::from_secs(5);
 
 /// Makes changed pool data durable.
 pub(super) async fn persist(app: Arc<App>, replicas: Arc<Replicas>, stop: CancellationToken) {
+    let mut failure = None;
     while elapsed(PERSIST_EVERY, &stop).await {
-        if let Err(error) = replicas.persist_due(guard(&app.feed.fence().election()).as_ref()).await {
-            warn!(%error, "Failed to persist pool data, retrying");
+        let persisted = replicas.persist_due(guard(&app.feed.fence().election()).as_ref()).await;
+        let present = persisted.err().map(|error| error.to_string());
+        // A disk may be full for hours: log that once.
+        if present != failure {
+            match &present {
+                Some(error) => warn!(error, "Failed to persist pool data; retrying every 5 s"),
+                None => info!("Persisted pool data again"),
+            }
         }
+        failure = present;
     }
 }
 
