@@ -14,6 +14,8 @@ pub(super) struct Usage {
     pub(super) cpu: Duration,
     /// Resident bytes.
     pub(super) rss: u64,
+    /// Resident bytes that no file has: heap and stacks. The others are pages of the program and its libraries.
+    pub(super) own: u64,
     /// Resident bytes, shared ones divided by their users.
     pub(super) pss: u64,
     /// Bytes it caused to be written to the disk.
@@ -32,6 +34,7 @@ pub(super) fn usage(pid: u32) -> Result<Usage> {
     Ok(Usage {
         cpu: Duration::from_secs_f64((ticks(11) + ticks(12)) / TICKS),
         rss: kib("status", "VmRSS:")?,
+        own: kib("status", "RssAnon:")?,
         pss: kib("smaps_rollup", "Pss:")?,
         written: fixture(&read(pid, "io")?, "write_bytes:")?,
         store_rss: 0,

@@ -142,17 +142,17 @@ async fn one_more(system: &SystemUnderTest, shape: Shape, scale: Scale, notes: &
         }
     }
     tokio::time::sleep(SETTLE).await;
-    let before = system.usage()?.rss;
+    let before = system.usage()?.own;
     for session in &sessions {
         for _ in 0..streams {
             watchers.open(&tasks, session, &path, JSON).await?;
         }
     }
     tokio::time::sleep(SETTLE).await;
-    let grown = system.usage()?.rss.saturating_sub(before) as f64;
+    let grown = system.usage()?.own.saturating_sub(before) as f64;
     notes.add(
         "4",
-        &format!("one more watch, {shape}: RSS"),
+        &format!("one more watch, {shape}: memory"),
         Unit::Kib,
         grown / 1024.0 / (connections * streams) as f64,
     );

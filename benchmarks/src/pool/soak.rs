@@ -52,9 +52,13 @@ const FILES_MAX: f64 = 2.0;
 struct Sample {
     at: f64,
     rss: f64,
+    own: f64,
     files: f64,
     disk: f64,
 }
+
+/// Reads a figure of a sample.
+type Of = fn(&Sample) -> f64;
 
 /// Runs it and prints what grew.
 ///
@@ -124,14 +128,15 @@ async fn phase(pool: &mut TestPool, lasts: Duration) -> Result<Vec<String>> {
         if steady.len() < 3 {
             continue;
         }
-        for (what, of, limit) in [
-            ("RSS", (|one: &Sample| one.rss) as fn(&Sample) -> f64, GROWTH_MAX),
-            ("files", |one| one.files, FILES_MAX),
-            ("disk", |one| one.disk, GROWTH_MAX),
+        for (what, of, whole, limit) in [
+            // Pages of the program come and go.
+            ("memory", (|one| one.own) as Of, (|one| one.rss) as Of, GROWTH_MAX),
+            ("files", |one| one.files, |one| one.files, FILES_MAX),
+            ("disk", |one| one.disk, |one| one.disk, GROWTH_MAX),
         ] {
-            let points: Vec<(f64, f64)> = steady.iter().map(|one| (one.at, of(one))).collect();
-            let (first, last) = line(&points);
-            let growth = 100.0 * (last - first) / first.max(1.0);
+            let points = |of: Of| -> Vec<(f64, f64)> { steady.iter().map(|one| (one.at, of(one))).collect() };
+            let (first, last) = line(&points(of));
+            let growth = 100.0 * (last - first) / line(&points(whole)).0.max(1.0);
             let unit = if what == "files" { "" } else { " KiB" };
             println!("   {name:<12} {what:<6} {first:>9.0} to {last:>9.0}{unit}, {growth:+.2} %");
             if growth > limit {
@@ -143,12 +148,14 @@ async fn phase(pool: &mut TestPool, lasts: Duration) -> Result<Vec<String>> {
 }
 
 fn sample(pid: u32, data: &Path, at: f64) -> Result<Sample> {
+    let usage = usage::usage(pid)?;
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
     let entries = std::fs::read_dir(data).into_iter().flatten().flatten();
     let disk: u64 = entries.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum();
     Ok(Sample {
         at,
-        rss: usage::usage(pid)?.rss as f64 / 1024.0,
+        rss: usage.rss as f64 / 1024.0,
+        own: usage.own as f64 / 1024.0,
         files: files as f64,
         disk: disk as f64 / 1024.0,
     })
