@@ -19,14 +19,14 @@ const FREE_AT_END: i32 = 512 << 10;
 /// Minimum bytes of a block with pages of its own, which return when it is freed. The default grows with such blocks.
 const OWN_PAGES: i32 = 4 << 20;
 
-/// Calls of [`return_rest`] between two that unmap the program's pages in any case.
+/// Calls of [`return_rest`] without freed memory from one that unmaps the program's pages to the next.
 const UNMAP_EVERY: usize = 6;
 
 /// Bytes freed since free memory was returned.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 /// True if free memory was returned since the last [`return_rest`].
 static IS_RETURNED: AtomicBool = AtomicBool::new(false);
-/// Calls of [`return_rest`].
+/// Calls of [`return_rest`] without freed memory.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// Limits the free memory that the allocator holds (man page mallopt(3)). Call it before the first thread starts. The

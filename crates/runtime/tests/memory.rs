@@ -1,5 +1,5 @@
-//! Free memory returns to the kernel, and serves all threads; the program's pages are unmapped. A program without the test harness: limits of the allocator
-//! hold for all threads, and count from the first one.
+//! Free memory returns to the kernel, and serves all threads; the program's pages are unmapped. A program without the
+//! test harness: limits of the allocator hold for all threads, and count from the first one.
 
 use std::sync::Barrier;
 
