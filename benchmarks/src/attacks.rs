@@ -205,7 +205,8 @@ fn target(victim: &Victim, host: u8) -> Result<AttackTarget> {
     })
 }
 
-/// Sends healthy requests at a steady pace. Returns the times of those that were answered, sorted, and how many were not.
+/// Sends healthy requests at a steady pace. Returns the times of those that were answered, sorted, and how many were
+/// not.
 async fn repeat(healthy: &impl AsyncFn(u64) -> Result<()>, seconds: usize) -> (Vec<Duration>, usize) {
     let whole = Stopwatch::start();
     let (mut took, mut lost) = (Vec::new(), 0);

@@ -2,8 +2,9 @@
 //!
 //! The cloud is one kube-apiserver with etcd, 1,000 Services and 1,000 EndpointSlices of 100 endpoints. Each way has a
 //! link of its own to it ([`access`]): none, a reverse proxy, our hub, OpenYurt's hub. Clients are pods with a service
-//! account token and one TLS connection each. Reading order: [`world`] (cloud and data, with [`upstream_rights`]), [`access`], then one file per
-//! group of rows: [`memory`], [`reads`], [`events`], [`filters`], [`outage`]; [`attacks`] prints a table of its own.
+//! account token and one TLS connection each. Reading order: [`world`] (cloud and data, with [`upstream_rights`]),
+//! [`access`], then one file per group of rows: [`memory`], [`reads`], [`events`], [`filters`], [`outage`]; [`attacks`]
+//! prints a table of its own.
 
 mod access;
 mod attacks;

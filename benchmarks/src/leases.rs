@@ -1,5 +1,5 @@
-//! Renewals and reads of node leases (rows 7, 8). Renewals are not durable here: by design they live in memory until a clean
-//! stop, at the baseline each is an etcd write.
+//! Renewals and reads of node leases (rows 7, 8). Renewals are not durable here: by design they live in memory until a
+//! clean stop, at the baseline each is an etcd write.
 
 use anyhow::Result;
 use http::Method;

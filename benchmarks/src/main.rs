@@ -1,9 +1,10 @@
 //! Measurements: `cargo xtask bench`, `bench-pool`, `bench-hub`, `soak` and `scale` are subcommands of this program.
 //!
-//! Reading order: [`servers`] (one coordinator and one kube-apiserver under the same load, side by side) with
-//! `system` (the measured server), [`usage`] (its resources), [`load`] (the client), and one file per group of rows:
-//! [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`background_clients`], [`disk`]; [`attacks`] has a table of its
-//! own. [`pool`] measures a pool of several processes, [`hub`] a hub and other ways to the cloud. [`table`] prints, [`build_info`] names the measured tree.
+//! Reading order: [`servers`] (one coordinator and one kube-apiserver under the same load, side by side) with `system`
+//! (the measured server), [`usage`] (its resources), [`load`] (the client), and one file per group of rows: [`memory`],
+//! [`leases`], [`objects`], [`lists`], [`watches`], [`background_clients`], [`disk`]; [`attacks`] has a table of its
+//! own. [`pool`] measures a pool of several processes, [`hub`] a hub and other ways to the cloud. [`table`] prints,
+//! [`build_info`] names the measured tree.
 #![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
 mod attacks;

@@ -1,8 +1,10 @@
-//! `cargo xtask bench-pool`: a pool of real processes under leader loss, events and slow links (rows 15 to 22 of the targets).
+//! `cargo xtask bench-pool`: a pool of real processes under leader loss, events and slow links (rows 15 to 22 of the
+//! targets).
 //!
-//! Reading order: [`fixture`] (what is started), [`election`] (a leader goes: rows 15, 16, 22), [`data`] (memory, events, start:
-//! rows 17, 18, 19), [`bytes`] (what the cloud sends: row 20), [`slow`] (a thin link: row 21), [`baseline`] (kube-apiserver on etcd as the pool's server),
-//! [`soak`] (`cargo xtask soak`: does anything grow), [`scale`] (`cargo xtask scale`: a pool of 1,000 hubs).
+//! Reading order: [`fixture`] (what is started), [`election`] (a leader goes: rows 15, 16, 22), [`data`] (memory,
+//! events, start: rows 17, 18, 19), [`bytes`] (what the cloud sends: row 20), [`slow`] (a thin link: row 21),
+//! [`baseline`] (kube-apiserver on etcd as the pool's server), [`soak`] (`cargo xtask soak`: does anything grow),
+//! [`scale`] (`cargo xtask scale`: a pool of 1,000 hubs).
 
 mod baseline;
 mod bytes;

@@ -1,5 +1,5 @@
-//! Watchers: what one more costs, fan-out CPU, time to the last of them (rows 4, 5, 6, 13), first with a connection each, as
-//! hubs and informers have them, then with as many on a connection as the baseline allows.
+//! Watchers: what one more costs, fan-out CPU, time to the last of them (rows 4, 5, 6, 13), first with a connection
+//! each, as hubs and informers have them, then with as many on a connection as the baseline allows.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! The coordinator as the simulations see it: the shared rules of an election, and the receiving end of the feed, without
-//! a server, a store and a clock.
+//! The coordinator as the simulations see it: the shared rules of an election, and the receiving end of the feed,
+//! without a server, a store and a clock.
 //!
-//! The caller does the work of a transaction. It calls [`Election::judge`] before it, stores the returned epoch record as
-//! part of it, and calls [`Election::committed`] after it.
+//! The caller does the work of a transaction. It calls [`Election::judge`] before it, stores the returned epoch record
+//! as part of it, and calls [`Election::committed`] after it.
 
 mod pool;
 

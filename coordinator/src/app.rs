@@ -6,6 +6,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use yurt_apimachinery::time::BootTime;
+use yurt_pool_protocol::names::ELECTION_KEY;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::Cacher;
 
@@ -164,6 +166,14 @@ impl App {
         let gone = old.registry.collections().filter(|resource| !is_served(&resource.name));
         gone.for_each(|resource| self.metrics.forget_collection(&resource.name));
         Ok(())
+    }
+
+    /// Time of the last write of the election lease, once the lease of its holder has expired.
+    pub(crate) fn leader_silent_since(&self) -> Option<BootTime> {
+        let (holder, duration) = self.feed.election_lease();
+        let now = self.clock.boot();
+        let since = self.own.guard().silent_since(ELECTION_KEY, duration, now)?;
+        (!holder.is_empty()).then_some(since)
     }
 
     /// Decides if `user` may do what `attributes` describe, now.

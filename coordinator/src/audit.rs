@@ -1,9 +1,9 @@
 //! Audit log: user, verb, time and result of each request, as `audit.k8s.io/v1` events of level Metadata, one JSON line
 //! each.
 //!
-//! Events never contain a body, a header or a credential. Requests never wait for the log: a full queue drops the event,
-//! counts it, and logs the loss. Health checks are left out. In reading order: this file (one request's events), [`writer`]
-//! (the file).
+//! Events never contain a body, a header or a credential. Requests never wait for the log: a full queue drops the
+//! event, counts it, and logs the loss. Health checks are left out. In reading order: this file (one request's events),
+//! [`writer`] (the file).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ use prometheus::{IntCounter, Registry};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use yurt_apimachinery::time::MicroTime;
-use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::Clock;
 use yurt_runtime::http::server::Peer;
 use yurt_runtime::http::{self as web, Body, BoxError};
@@ -129,7 +129,7 @@ impl AuditLog {
 // === impl Audit ===
 
 impl Audit {
-    /// Begins the events of a request whose caller is known; without `user` the request failed authentication.
+    /// Begins the events of a request; without `user` it was refused before its caller was known.
     pub(crate) fn begin(
         &self,
         info: &RequestInfo,
@@ -179,9 +179,12 @@ impl Audit {
 // === impl AuditRecord ===
 
 impl AuditRecord {
-    /// Records the user on whose behalf the request is answered.
-    pub(crate) fn impersonated(&mut self, user: &User) {
+    /// Records the user on whose behalf the request is answered, and the verb of the constrained mode that permits it.
+    pub(crate) fn impersonated(&mut self, user: &User, constraint: Option<&str>) {
         self.set("impersonatedUser", user.info());
+        if let Some(verb) = constraint {
+            self.set("authenticationMetadata", json!({ "impersonationConstraint": verb }));
+        }
     }
 
     /// Records the decision of the authorizer.
@@ -206,10 +209,10 @@ impl AuditRecord {
         response.map(|inner| web::pass(Audited { inner, _record: self }))
     }
 
-    /// Records a request that failed authentication.
-    pub(crate) fn refused(mut self) {
-        let status = json!({ "metadata": {}, "status": "Failure", "reason": "Unauthorized", "code": 401,
-                             "message": "Authentication failed" });
+    /// Records the answer to a request that was refused before its caller was known.
+    pub(crate) fn refused(mut self, answer: &Status) {
+        let status = json!({ "metadata": {}, "status": "Failure", "reason": answer.reason(), "code": answer.code(),
+                             "message": shortened(answer.message()) });
         self.set("responseStatus", status);
         self.complete("ResponseStarted");
     }

@@ -1,12 +1,12 @@
 //! Authorization: decides if a caller may do something.
 //!
-//! Administrators may do everything. Profile `pool` has one table of rules for its nodes (`rules`); profile `standalone`
-//! has kube-apiserver's Node authorizer ([`node`]). In both, roles and bindings ([`rbac`]) may allow more; nothing removes
-//! a right.
+//! Administrators may do everything. Profile `pool` has one table of rules for its nodes (`rules`); profile
+//! `standalone` has kube-apiserver's Node authorizer ([`node`]). In both, roles and bindings ([`rbac`]) may allow more;
+//! nothing removes a right.
 //!
-//! Pure, `rbac::files` aside: facts about the moment (is this node a member, does it lead, which pods run on it) come in as
-//! [`Facts`]. In profile `pool` a create whose URL has no name yet passes a rule that is bound to a name. The handler
-//! authorizes again once the body has supplied it.
+//! Pure, `rbac::files` aside: facts about the moment (is this node a member, does it lead, which pods run on it) come
+//! in as [`Facts`]. In profile `pool` a create whose URL has no name yet passes a rule that is bound to a name. The
+//! handler authorizes again once the body has supplied it.
 
 use std::sync::Arc;
 

@@ -8,9 +8,9 @@
 //! | large bodies, until they are answered | [`LARGE_TOTAL`] | [`LARGE_SHARE`] | wait, then 429 |
 //! | the feed's, which are the leader's | [`FEED_TOTAL`] | | wait, then 504 |
 //!
-//! A slow client takes nothing from another part or beyond its share: leases and other small writes still pass. While others
-//! wait for room, a large body that does not arrive in time loses its own ([`Pace`]). Large bodies are parsed and changed one
-//! at a time, off the serving workers.
+//! A slow client takes nothing from another part or beyond its share: leases and other small writes still pass. While
+//! others wait for room, a large body that does not arrive in time loses its own ([`Pace`]). Large bodies are parsed
+//! and changed one at a time, off the serving workers.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -42,8 +42,8 @@ const LARGE_SHARE: usize = 3 << 20;
 const FEED_TOTAL: usize = 16 << 20;
 /// Granularity of the accounting, in bytes.
 const UNIT: usize = 1 << 10;
-/// Longest wait for room for a large body: longer than a slow body of the largest size may keep others waiting. The feed
-/// waits as long as its body may take.
+/// Longest wait for room for a large body: longer than a slow body of the largest size may keep others waiting. The
+/// feed waits as long as its body may take.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Time that every large body has to arrive while others wait for room.
 const SLOW_GRACE: Duration = Duration::from_secs(5);
@@ -192,8 +192,8 @@ impl Bodies {
         })
     }
 
-    /// Decompresses a body of the feed to `limit` bytes at most. `unfold` is called a second time with more room when a small
-    /// one is not enough.
+    /// Decompresses a body of the feed to `limit` bytes at most. `unfold` is called a second time with more room when a
+    /// small one is not enough.
     ///
     /// # Errors
     /// 413 above the limit, that of `unfold`, 504 without room.
@@ -219,8 +219,8 @@ impl Bodies {
         })
     }
 
-    /// Runs the work of a large body on a separate thread, one at a time per kind: parsing megabytes would block a worker for
-    /// all other requests. Once begun, the work finishes even when the returned future is dropped.
+    /// Runs the work of a large body on a separate thread, one at a time per kind: parsing megabytes would block a
+    /// worker for all other requests. Once begun, the work finishes even when the returned future is dropped.
     ///
     /// # Errors
     /// 500 when the work panicked.
@@ -338,7 +338,8 @@ impl Pace {
         self.begun.notify_one();
     }
 
-    /// Returns when the body has used up its time while others wait for room; never for a small body, or one of the feed.
+    /// Returns when the body has used up its time while others wait for room; never for a small body, or one of the
+    /// feed.
     async fn is_lost(&self, waiting: &AtomicUsize) {
         self.begun.notified().await;
         let reserved = self.reserved.get().copied().unwrap_or_default();

@@ -50,7 +50,8 @@ impl CommitDispatcher {
         }
     }
 
-    /// Adds receivers if the store is shared: `guard` gets every lease write, `stores` the pool data fed through other coordinators.
+    /// Adds receivers if the store is shared: `guard` gets every lease write, `stores` the pool data fed through other
+    /// coordinators.
     pub(crate) fn with_shared_store(self, guard: Arc<Guard>, clock: Clock, stores: &Stores) -> Self {
         if !stores.is_shared() {
             return self;

@@ -23,10 +23,10 @@ pub use etcd::EtcdFlags;
 
 /// The pool coordinator: one small apiserver per NodePool.
 ///
-/// It serves the Kubernetes API for the data that the nodes of a pool share. That is a copy of the cloud's Services, Endpoints
-/// and EndpointSlices, and own objects such as leases. The pool's leader feeds the copy with the cloud's resourceVersions.
-/// Clients identify themselves by certificate: CN is the user, O the groups. Without certificate flags it generates a CA and
-/// an admin kubeconfig below --data-dir.
+/// It serves the Kubernetes API for the data that the nodes of a pool share. That is a copy of the cloud's Services,
+/// Endpoints and EndpointSlices, and own objects such as leases. The pool's leader feeds the copy with the cloud's
+/// resourceVersions. Clients identify themselves by certificate: CN is the user, O the groups. Without certificate
+/// flags it generates a CA and an admin kubeconfig below --data-dir.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "yurt-coordinator", version, max_term_width = 110, after_help = EXAMPLE)]
 pub struct Config {
@@ -39,7 +39,7 @@ pub struct Config {
     #[arg(long, value_name = "DIR", default_value = "/var/lib/yurt-coordinator")]
     pub data_dir: PathBuf,
 
-    /// Address to listen on.
+    /// Address to listen on. 0.0.0.0 and :: are all addresses of the node, of both families.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
 
@@ -59,8 +59,9 @@ pub struct Config {
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// PEM file with public keys (or certificates, or private keys) that verify service account tokens; may be given several
-    /// times; read again every 10 s. Needs --service-account-issuer. Default: none, and bearer tokens are refused.
+    /// PEM file with public keys (or certificates, or private keys) that verify service account tokens; may be given
+    /// several times; read again every 10 s. Needs --service-account-issuer. Default: none, and bearer tokens are
+    /// refused.
     #[arg(long, value_name = "FILE")]
     pub service_account_key_file: Vec<PathBuf>,
 
@@ -68,8 +69,8 @@ pub struct Config {
     #[arg(long, value_name = "URL")]
     pub service_account_issuer: Vec<String>,
 
-    /// PEM file with the private key that signs tokens for POST serviceaccounts/NAME/token. Needs --service-account-issuer.
-    /// Default: no tokens are signed.
+    /// PEM file with the private key that signs tokens for POST serviceaccounts/NAME/token. Needs
+    /// --service-account-issuer. Default: no tokens are signed.
     #[arg(long, value_name = "FILE")]
     pub service_account_signing_key_file: Option<PathBuf>,
 
@@ -78,14 +79,16 @@ pub struct Config {
     pub api_audiences: Vec<String>,
 
     /// File or folder (*.yaml, *.yml, *.json) with Role, ClusterRole, RoleBinding and ClusterRoleBinding objects of
-    /// rbac.authorization.k8s.io/v1; may be given several times; read again every 10 s. They grant the same rights as in a
-    /// cluster, in addition to those of the profile. A faulty file ends the start; later it keeps the previous rules in force.
+    /// rbac.authorization.k8s.io/v1; may be given several times; read again every 10 s. They grant the same rights as
+    /// in a cluster, in addition to those of the profile. A faulty file ends the start; later it keeps the previous
+    /// rules in force.
     #[arg(long, value_name = "PATH")]
     pub rbac_path: Vec<PathBuf>,
 
-    /// File or folder (*.yaml, *.yml, *.json) with CustomResourceDefinition manifests of apiextensions.k8s.io/v1; may be given
-    /// several times; read again every 10 s. Kinds are added, changed and removed without a restart; the stored objects of a
-    /// removed kind return with it. A faulty file ends the start; later it keeps the previous kinds in force.
+    /// File or folder (*.yaml, *.yml, *.json) with CustomResourceDefinition manifests of apiextensions.k8s.io/v1; may
+    /// be given several times; read again every 10 s. Kinds are added, changed and removed without a restart; the
+    /// stored objects of a removed kind return with it. A faulty file ends the start; later it keeps the previous kinds
+    /// in force.
     #[arg(long, value_name = "PATH")]
     pub custom_resources_path: Vec<PathBuf>,
 
@@ -94,24 +97,30 @@ pub struct Config {
     pub max_custom_resources: usize,
 
     /// Name of the NodePool, for messages. Default: none.
-    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    #[arg(
+        long = "nodepool-name",
+        alias = "nodepool",
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub nodepool: String,
 
-    /// Nodes that belong to the pool, and no others unless --members-from-leader is given: a comma-separated list, or @FILE
-    /// with one name per line or comma, read again every 10 s. Default: none. The pool then has the members last fed by a
-    /// leader; with an empty store every node is refused unless --trust-first-leader is given.
+    /// Nodes that belong to the pool, and no others unless --members-from-leader is given: a comma-separated list, or
+    /// @FILE with one name per line or comma, read again every 10 s. Default: none. The pool then has the members last
+    /// fed by a leader; with an empty store every node is refused unless --trust-first-leader is given.
     #[arg(long, value_name = "LIST|@FILE", default_value = "", hide_default_value = true)]
     pub initial_members: String,
 
-    /// Accept as members also the nodes that the pool's leader feeds, in addition to --initial-members: each leader may then
-    /// add nodes of other pools. Default: members fed by a leader get no rights.
+    /// Accept as members also the nodes that the pool's leader feeds, in addition to --initial-members: each leader may
+    /// then add nodes of other pools. Default: members fed by a leader get no rights.
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1,
           require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub members_from_leader: bool,
 
-    /// Until a leader has fed the members, every node with a certificate of the cluster may lead and feed them. The first one
-    /// decides: start the pool's own nodes first. Without this and without --initial-members, a coordinator with an empty
-    /// store refuses every node.
+    /// Until a leader has fed the members, every node with a certificate of the cluster may lead and feed them. The
+    /// first one decides: start the pool's own nodes first. Without this and without --initial-members, a coordinator
+    /// with an empty store refuses every node.
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1,
           require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub trust_first_leader: bool,
@@ -121,9 +130,10 @@ pub struct Config {
     pub etcd: EtcdFlags,
 
     /// Resources that are replicated from the cloud, as resource.group: services, endpoints, endpointslices and custom
-    /// resources, no other resource of Kubernetes. Custom resources have to be declared in --custom-resources-path, and cannot
-    /// change while the server runs. Further ones are added and removed with key pool_scope_resources of the cloud's ConfigMap
-    /// kube-system/yurt-hub-cfg, which the pool's leader reads. Hubs copy only custom resources that this key lists.
+    /// resources, no other resource of Kubernetes. Custom resources have to be declared in --custom-resources-path, and
+    /// cannot change while the server runs. Further ones are added and removed with key pool_scope_resources of the
+    /// cloud's ConfigMap kube-system/yurt-hub-cfg, which the pool's leader reads. Hubs copy only custom resources that
+    /// this key lists.
     #[arg(
         long,
         value_name = "LIST",
@@ -135,8 +145,8 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "1h", allow_hyphen_values = true)]
     pub event_ttl: GoDuration,
 
-    /// Lifetime of the lease of a node that left the pool, after its last observed change. Takes effect only once a leader has
-    /// fed the members.
+    /// Lifetime of the lease of a node that left the pool, after its last observed change. Takes effect only once a
+    /// leader has fed the members.
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub departed_lease_ttl: GoDuration,
 
@@ -144,8 +154,8 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "1800s")]
     pub min_request_timeout: GoDuration,
 
-    /// File for the audit log: one JSON line per event (audit.k8s.io/v1, level Metadata), never with a body or a credential.
-    /// Default: no audit log.
+    /// File for the audit log: one JSON line per event (audit.k8s.io/v1, level Metadata), never with a body or a
+    /// credential. Default: no audit log.
     #[arg(long, value_name = "FILE")]
     pub audit_log_path: Option<PathBuf>,
 
@@ -165,8 +175,8 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = nonzero(fair_queue::WRITES_IN_FLIGHT_MAX))]
     pub max_mutating_requests_inflight: NonZeroUsize,
 
-    /// Reads, and as many writes, that may wait in a queue; further ones get 429 and Retry-After. Queues are served round
-    /// robin by client; when full, the client with the longest queue loses a request.
+    /// Reads, and as many writes, that may wait in a queue; further ones get 429 and Retry-After. Queues are served
+    /// round robin by client; when full, the client with the longest queue loses a request.
     #[arg(long, value_name = "N", default_value_t = fair_queue::QUEUED_MAX)]
     pub max_queued_requests: usize,
 
@@ -182,14 +192,14 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = OBJECT_BYTES_MAX)]
     pub max_stored_object_bytes: usize,
 
-    /// Bytes of the pool's data, as the cloud sent it, that the leader may feed, at least 65536. A snapshot or events above it get 413, and
-    /// the data already held is served. As many bytes again may be in flight.
+    /// Bytes of the pool's data, as the cloud sent it, that the leader may feed, at least 65536. A snapshot or events
+    /// above it get 413, and the data already held is served. As many bytes again may be in flight.
     #[arg(long, value_name = "BYTES", default_value_t = POOL_BYTES_MAX)]
     pub max_pool_bytes: usize,
 
-    /// Bytes of the coordinator's own objects. Above it creates and growing writes get 403, while heartbeats and elections go
-    /// on. The events of one node may take a sixteenth of it in --event-ttl, those that nodes write into one namespace an
-    /// eighth. Default: 64 MiB in profile pool, no limit in profile standalone.
+    /// Bytes of the coordinator's own objects. Above it creates and growing writes get 403, while heartbeats and
+    /// elections go on. The events of one node may take a sixteenth of it in --event-ttl, those that nodes write into
+    /// one namespace an eighth. Default: 64 MiB in profile pool, no limit in profile standalone.
     #[arg(long, value_name = "BYTES")]
     pub max_own_bytes: Option<usize>,
 
@@ -197,9 +207,9 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = server::MAX_HEADER_BYTES, value_parser = value_parser!(u32).range(8192..=1048576))]
     pub max_header_bytes: u32,
 
-    /// Connections at a time of clients with a good certificate or token; the limit of open files may allow fewer. Further
-    /// ones get 429. One client may use a sixteenth of the free ones, or four. In profile pool, clients that are neither
-    /// members nor administrators have a quarter in all, and a few are reserved for the leader.
+    /// Connections at a time of clients with a good certificate or token; the limit of open files may allow fewer.
+    /// Further ones get 429. One client may use a sixteenth of the free ones, or four. In profile pool, clients that
+    /// are neither members nor administrators have a quarter in all, and a few are reserved for the leader.
     #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_CONNECTIONS))]
     pub max_connections: NonZeroUsize,
 
@@ -289,7 +299,8 @@ const EXAMPLE: &str = "To try it:
 // === impl Profile ===
 
 impl Profile {
-    /// Space of the RVs of own objects. A standalone control plane counts as a cloud does, because hubs may use it as one.
+    /// Space of the RVs of own objects. A standalone control plane counts as a cloud does, because hubs may use it as
+    /// one.
     #[must_use]
     pub fn space(self) -> Space {
         match self {
@@ -313,6 +324,7 @@ impl Config {
         let config = Self::from_arg_matches(&matches).map_err(|error| FlagError::of(&error))?;
         config.check_members().map_err(FlagError::Bad)?;
         config.check_limits().map_err(FlagError::Bad)?;
+        config.etcd.check().map_err(FlagError::Bad)?;
         Ok(config)
     }
 
@@ -509,6 +521,10 @@ mod tests {
             ),
             (vec!["--members-from-leader"], "needs --initial-members"),
             (vec!["--etcd-cafile", "/ca"], "--etcd-servers"),
+            (
+                vec!["--etcd-servers", "http://127.0.0.1:1,HTTPS://127.0.0.1:2"],
+                "--etcd-cafile: HTTPS://127.0.0.1:2 of --etcd-servers needs",
+            ),
             (vec!["--etcd-certfile", "c", "--etcd-keyfile", "k"], "--etcd-servers"),
             (vec!["--etcd-prefix", "x"], "--etcd-servers"),
             (vec!["--etcd-compaction-interval", "5m"], "--etcd-servers"),

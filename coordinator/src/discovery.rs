@@ -1,6 +1,7 @@
 //! Discovery in both forms, versions, and OpenAPI.
 //!
-//! All documents are made from one registry: when another one replaces it, all documents and their ETags change together.
+//! All documents are made from one registry: when another one replaces it, all documents and their ETags change
+//! together.
 
 use std::net::SocketAddr;
 

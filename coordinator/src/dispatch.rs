@@ -1,7 +1,8 @@
 //! Passes an authorized request to the handler of its path and verb.
 //!
-//! In this order: paths that name no resource ([`paths`]), reviews, token requests, what kube-apiserver proxies to other
-//! programs ([`unsupported_proxy`]), then one handler per verb. Bodies are read once the path is known to offer the verb.
+//! In this order: paths that name no resource ([`paths`]), reviews, token requests, what kube-apiserver proxies to
+//! other programs ([`unsupported_proxy`]), then one handler per verb. Bodies are read once the path is known to offer
+//! the verb.
 
 use std::sync::Arc;
 
@@ -132,8 +133,8 @@ fn finished(answer: Result<Response<Body>, Status>, format: Negotiated, warnings
     response
 }
 
-/// Passes a request to the handler of its verb. Writes of several steps finish even when the client disconnects; the store
-/// finishes a single step by itself.
+/// Passes a request to the handler of its verb. Writes of several steps finish even when the client disconnects; the
+/// store finishes a single step by itself.
 async fn by_verb(call: Call) -> Result<Response<Body>, Status> {
     match call.info.verb {
         Verb::Get => Ok(web::gzip(&call.headers, get::handle(&call).await?)),
@@ -161,8 +162,8 @@ async fn by_verb(call: Call) -> Result<Response<Body>, Status> {
     }
 }
 
-/// True if nothing has to follow the commit of a create or change. Two do: the guard of elections receives it, and an evicted
-/// pod is deleted after it was marked.
+/// True if nothing has to follow the commit of a create or change. Two do: the guard of elections receives it, and an
+/// evicted pod is deleted after it was marked.
 fn is_one_step(call: &Call) -> bool {
     let is_eviction = call.info.subresource.as_deref() == Some("eviction");
     !is_eviction && !leases::may_be_guarded(&call.resource, call.info.namespace.as_deref())

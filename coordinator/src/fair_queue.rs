@@ -8,8 +8,8 @@ pub(crate) use yurt_runtime::fair_queue::Permit;
 
 use crate::metrics::Metrics;
 
-/// Reads in flight, as in kube-apiserver. Leases, the feed and administrators are exempt; a watch holds a permit only while
-/// it opens.
+/// Reads in flight, as in kube-apiserver. Leases, the feed and administrators are exempt; a watch holds a permit only
+/// while it opens.
 pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
 /// Writes in flight, as in kube-apiserver.
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;

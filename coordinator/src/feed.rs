@@ -1,12 +1,12 @@
 //! Feed: the pool's leader fills the coordinator with the cloud's data.
 //!
-//! In reading order: [`fence`] (record of the right to feed), [`members`] (nodes of the pool), [`collection`] (readers' view of a
-//! collection), [`scope`] (set of collections), [`void`] (deletion of fed data). Then [`events`] (events of the log, in batches), [`snapshot`] (the whole
-//! state, by difference), [`bodies`] (parts of it that have arrived). The messages and the rules are in
-//! `yurt_pool_protocol::{fence, feed}`.
+//! In reading order: [`fence`] (record of the right to feed), [`members`] (nodes of the pool), [`collection`] (readers'
+//! view of a collection), [`scope`] (set of collections), [`void`] (deletion of fed data). Then [`events`] (events of
+//! the log, in batches), [`snapshot`] (the whole state, by difference), [`bodies`] (parts of it that have arrived). The
+//! messages and the rules are in `yurt_pool_protocol::{fence, feed}`.
 //!
-//! Invariant: no call of an older epoch is applied after one of a newer epoch; `C` never decreases within a generation; a
-//! collection is served only after its completeness is durable.
+//! Invariant: no call of an older epoch is applied after one of a newer epoch; `C` never decreases within a generation;
+//! a collection is served only after its completeness is durable.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,7 +54,8 @@ use void::Voids;
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
 /// Prefix of the storage keys that hold a collection's freshness; the collection's name follows.
 pub(crate) const FRESH_PREFIX: &str = "/~fresh/";
-/// Interval of freshness reports: other coordinators take a collection for stale after [`collection::FRESH_FOR`] without one.
+/// Interval of freshness reports: other coordinators take a collection for stale after [`collection::FRESH_FOR`]
+/// without one.
 const TELL_FRESHNESS_EVERY: Duration = Duration::from_secs(10);
 
 /// The receiving end of the feed.
@@ -156,6 +157,11 @@ impl Feed {
         }
     }
 
+    /// Counters of the feed.
+    pub(crate) fn metrics(&self) -> &FeedMetrics {
+        &self.metrics
+    }
+
     /// Right to feed.
     pub(crate) fn fence(&self) -> &Fence {
         &self.fence
@@ -216,8 +222,8 @@ impl Feed {
     }
 
     /// `POST <collection>/<call>`: applies a call of the leader. A call that has begun finishes even when its leader
-    /// disconnects: what is applied must become durable and visible. One call of a collection runs at a time, so that the
-    /// retries of a leader wait for a slow disk instead of piling up.
+    /// disconnects: what is applied must become durable and visible. One call of a collection runs at a time, so that
+    /// the retries of a leader wait for a slow disk instead of piling up.
     ///
     /// # Errors
     /// [`FeedError`]; nothing was applied.
@@ -364,13 +370,18 @@ impl Feed {
         }
     }
 
-    /// True if the election lease names another holder than the admitted one. Checked while the fence is held, so it is never
-    /// true; counted to prove it.
+    /// True if the election lease names another holder than the admitted one. Checked while the fence is held, so it is
+    /// never true; counted to prove it.
     fn is_late(&self, holder: &str) -> bool {
+        self.election_lease().0 != holder
+    }
+
+    /// Holder and duration of the election lease; no holder when there is no lease.
+    pub(crate) fn election_lease(&self) -> (String, Duration) {
         let lease = self
             .leases
             .read(|held| held.object(&ObjectKey::parse(ELECTION_KEY)).cloned());
-        lease_objects::standing(lease.as_ref()).0 != holder
+        lease_objects::standing(lease.as_ref())
     }
 
     /// Refuses objects that the store would reject, before anything of the call is applied.

@@ -42,8 +42,8 @@ pub fn decode(api_version: &str, kind: &str, content_type: &str, body: &Bytes) -
     read.map_err(|refused| refused.code())
 }
 
-/// Applies a JSON body as a create of a built-in kind, then as an update of the result, or of itself where the create failed.
-/// Returns the bytes of the longest refusal; 0 for a kind without writes.
+/// Applies a JSON body as a create of a built-in kind, then as an update of the result, or of itself where the create
+/// failed. Returns the bytes of the longest refusal; 0 for a kind without writes.
 pub fn write(group: &str, version: &str, kind: &str, body: &str) -> usize {
     let is_meant = |named: &kind::ResourceKind| named.group == group && named.version == version && named.kind == kind;
     let Some(resource) = REGISTRY.iter().find(|resource| is_meant(resource.kind)) else {

@@ -9,9 +9,10 @@
 //!
 //! * a request: `filters` (`filters/chain.rs` is the order), `dispatch`, `request` (what a handler gets), `handlers`,
 //!   `pool_api` (paths below `/yurt/v1`), `app` (state of all of it);
-//! * rights and limits: `authn`, `authz`, `admission`, `audit`, `fair_queue`, `bodies`;
-//! * data: `registry` (resources and their rules), `standalone` (those of `--profile standalone` alone), `lease_objects`,
-//!   `feed`, `forgery`, `store`, `commit_dispatcher`, `discovery`;
+//! * rights and limits: `authn`, `authz`, `admission`, `audit`, `fair_queue`, `open_answers`,
+//!   `bodies`;
+//! * data: `registry` (resources and their rules), `standalone` (those of `--profile standalone` alone),
+//!   `lease_objects`, `feed`, `forgery`, `store`, `commit_dispatcher`, `discovery`;
 //! * the process: [`config`] (flags), `bootstrap` (certificates of a first start), `controllers` (background tasks),
 //!   `lifecycle`, `health`, `metrics`, `status_error`, `reloadable_files`.
 //!
@@ -31,7 +32,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use yurt_pool_protocol::fence::Fence;
 use yurt_pool_protocol::guard::Guard;
@@ -59,6 +59,7 @@ mod health;
 mod lease_objects;
 mod lifecycle;
 mod metrics;
+mod open_answers;
 mod pool_api;
 mod registry;
 mod reloadable_files;
@@ -82,10 +83,11 @@ use feed::members::{Members, Policy};
 use feed::scope::Scope;
 use feed::void::Voids;
 use feed::{Feed, FeedMetrics};
-use filters::startup_server::{Port, StartupServer};
+use filters::startup_server::{Port, QUIET_MAX, StartupServer};
 use forgery::reports::Reports;
 use health::Health;
 use metrics::Metrics;
+use open_answers::MAX_STALL;
 use registry::Registry;
 use registry::custom::CustomKinds;
 use registry::own::{OwnStore, Room, Shares};
@@ -100,9 +102,6 @@ pub struct Coordinator {
     tasks: TaskGroup,
     files: Files,
 }
-
-/// Time after which the port answers requests although the store is not open yet.
-const OPEN_QUIETLY: Duration = Duration::from_secs(1);
 
 /// Files that a first start wrote for its user.
 #[derive(Clone, Debug, Default)]
@@ -137,7 +136,8 @@ impl StartError {
     }
 }
 
-/// Binds the port, opens the store, and generates certificates where none are given. Writes nothing until every check has passed.
+/// Binds the port, opens the store, and generates certificates where none are given. Writes nothing until every check
+/// has passed.
 ///
 /// # Errors
 /// [`StartError`], to be printed unchanged.
@@ -159,7 +159,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let voids = Arc::new(Voids::new(stores.collections().clone()));
     let dispatcher = CommitDispatcher::new(cacher.clone(), fence.clone(), scope.clone(), voids.clone());
     let dispatcher = dispatcher.with_shared_store(guard.clone(), clock.clone(), &stores);
-    stores.attach(Arc::new(dispatcher)).await?;
+    let (attached, port) = port.during(stores.attach(Arc::new(dispatcher)), &tasks).await;
+    attached?;
     let members = Arc::new(Members::new(policy, initial, stores.collections().clone()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
     let end_watches = tasks.token().child_token();
@@ -199,7 +200,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         end_watches,
         filters,
     };
-    load(&app).await?;
+    let (loaded, port) = port.during(load(&app), &tasks).await;
+    loaded?;
     Ok(Coordinator {
         app: Arc::new(app),
         port,
@@ -210,8 +212,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     })
 }
 
-/// Opens the store. Certificates are generated once it is open, or when it delays the start: faults of the flags for the store have been
-/// reported before that.
+/// Opens the store. Certificates are generated once it is open, or when it delays the start: faults of the flags for
+/// the store have been reported before that.
 async fn open(
     opening: impl Future<Output = Result<Stores, StartError>>,
     config: &Config,
@@ -219,7 +221,7 @@ async fn open(
     tasks: &TaskGroup,
 ) -> Result<(Stores, Port, Files), StartError> {
     let mut opening = std::pin::pin!(opening);
-    if let Ok(stores) = tokio::time::timeout(OPEN_QUIETLY, &mut opening).await {
+    if let Ok(stores) = tokio::time::timeout(QUIET_MAX, &mut opening).await {
         let stores = stores?;
         let (tls, files) = credentials(config, &server).await?;
         return Ok((stores, Port::Bound(server.with_tls(tls)), files));
@@ -233,7 +235,12 @@ async fn open(
 async fn load(app: &App) -> Result<(), StartError> {
     app.serve().map_err(StartError::new)?;
     app.served().registry.find_misfits();
-    app.follow_scope().await;
+    if app.settings.profile == Profile::Pool {
+        let found = app.feed.find_leftovers();
+        found.map_err(|error| StartError::new(format!("--data-dir: cannot read the names of pool data: {error}")))?;
+    }
+    // The controller repeats and logs what fails.
+    drop(app.follow_scope().await);
     system_namespaces::create(app).await?;
     app.health.storage_loaded();
     Ok(())
@@ -275,6 +282,7 @@ async fn bind(config: &Config) -> Result<Server, StartError> {
         max_strangers_per_address: config.max_unauthenticated_connections_per_address.get(),
         max_streams: config.http2_max_streams_per_connection.get(),
         max_header_bytes: config.max_header_bytes,
+        max_stall: Some(MAX_STALL),
         ..Limits::default()
     };
     Ok(server.with_limits(limits.within(files::for_servers())))

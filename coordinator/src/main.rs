@@ -5,14 +5,15 @@ use std::process::ExitCode;
 
 use yurt_coordinator::config::{Config, FlagError};
 use yurt_coordinator::{Files, StartError, build};
-use yurt_runtime::{exit, failpoints, files, log, shutdown, tls};
+use yurt_runtime::shutdown::Signals;
+use yurt_runtime::{exit, failpoints, files, log, tls};
 
 /// Number of threads that poll requests. An edge node has few cores, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
-/// Stack of each thread, in bytes; no code here recurses deeply.
-const STACK_BYTES: usize = 512 << 10;
-/// Maximum number of threads for commits of pool data, for large bodies, and for files that are read again. At a time one
-/// large body of clients and one of the feed is worked on. Six kinds of files may wait for a disk that hangs.
+/// Stack size of each thread, bytes. Untouched pages cost nothing. Builds without optimization have far larger frames.
+const STACK_BYTES: usize = if cfg!(debug_assertions) { 4 << 20 } else { 1 << 20 };
+/// Maximum number of threads for commits of pool data, for large bodies, and for files that are read again. At a time
+/// one large body of clients and one of the feed is worked on. Six kinds of files may wait for a disk that hangs.
 const BLOCKING_THREADS: usize = 12;
 /// Exit code for a bad command line.
 const BAD_FLAGS: u8 = 2;
@@ -45,13 +46,21 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return exit::fail(format!("cannot start threads: {error}")),
     };
-    match runtime.block_on(start(config)) {
+    runtime.block_on(run(config))
+}
+
+async fn run(config: Config) -> ExitCode {
+    let signals = match Signals::install() {
+        Ok(signals) => signals,
+        Err(error) => return exit::fail(format!("cannot handle signals: {error}")),
+    };
+    match start(config, signals).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::fail(error),
     }
 }
 
-async fn start(config: Config) -> Result<(), StartError> {
+async fn start(config: Config, signals: Signals) -> Result<(), StartError> {
     // A failing start prints one line and nothing else, unless it may have to wait for others.
     let log = log::init_held(config.log.verbosity);
     if config.etcd.is_used() {
@@ -61,13 +70,12 @@ async fn start(config: Config) -> Result<(), StartError> {
     if let Err(error) = files::raise() {
         tracing::warn!(%error, "Failed to raise the limit of open files");
     }
-    let coordinator = build(config).await?;
+    let (signals, coordinator) = signals.during(build(config)).await;
+    let coordinator = coordinator?;
     log.release();
     announce(coordinator.files());
     let stop = async {
-        if let Err(error) = shutdown::wait_for_signal().await {
-            tracing::error!(%error, "Failed to wait for signals, stopping");
-        }
+        let _ = signals.wait().await;
     };
     coordinator.run(stop).await
 }

@@ -2,8 +2,8 @@
 //!
 //! Imports no other module: components export figures here, or register metrics of their own ([`Metrics::registry`]).
 //!
-//! [`requests`]: requests and watches; [`watch_events`]: events sent to watches; [`collections`]: size, freshness and forced
-//! relists of collections; [`election`]: the pool's leader; [`budgets`]: bytes and their limits.
+//! [`requests`]: requests and watches; [`watch_events`]: events sent to watches; [`collections`]: size, freshness and
+//! forced relists of collections; [`election`]: the pool's leader; [`budgets`]: bytes and their limits.
 
 mod budgets;
 mod collections;
@@ -81,7 +81,7 @@ impl Metrics {
         let refused = counters(
             registry,
             "apiserver_flowcontrol_rejected_requests_total",
-            "Requests rejected with 429, by lane and reason: queue-full or time-out.",
+            "Requests rejected with 429, by kind of request (readOnly, mutating) and reason (queue-full, time-out).",
             &["priority_level", "reason"],
         )?;
         let connections = ConnectionMetrics::new("yurt_coordinator", &render)?;
@@ -172,6 +172,11 @@ impl Metrics {
     /// Counts a watch of the resource `name` while the returned value lives.
     pub(crate) fn watch(&self, labels: RequestLabels, name: &str, clock: &Clock) -> WatchCount {
         self.requests.watch(labels, name, clock)
+    }
+
+    /// Begins the counters of a fed collection at zero, so that an increase is seen.
+    pub(crate) fn fed(&self, collection: &str) {
+        self.forgeries.begin(collection);
     }
 
     /// Counts a confirmed forgery in `collection`.
@@ -274,6 +279,21 @@ mod tests {
     use yurt_test_support::misnamed_counters;
 
     use super::*;
+    use crate::feed::FeedMetrics;
+
+    /// `increase()` does not see the first count of a series that begins with it.
+    #[test]
+    fn counters_of_a_fed_collection_begin_at_zero() {
+        let metrics = Metrics::new().unwrap();
+        let feed = FeedMetrics::new(metrics.registry()).unwrap();
+        metrics.fed("services");
+        feed.fed("services");
+        let text = metrics.scrape(|| {});
+        for what in ["forgeries_confirmed", "feed_voids"] {
+            let line = format!("yurt_coordinator_{what}_total{{collection=\"services\"}} 0\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    }
 
     #[test]
     fn name_ends_in_total_if_it_is_a_counter() {

@@ -1,9 +1,9 @@
 //! The resources of this server: one entry per kind with its authority (own or replicated) and its strategy.
 //!
-//! In reading order: the table below, [`strategy`] (decisions of a kind about its writes), [`own`] (writes of own objects),
-//! then one file per kind of a pool with own rules. `standalone` has the rules of all other kinds. Kinds declared by files ([`custom`]) are added
-//! and removed while the server runs: a new registry then replaces the old one. Resources that stay the same are the same
-//! value in both.
+//! In reading order: the table below, [`strategy`] (decisions of a kind about its writes), [`own`] (writes of own
+//! objects), then one file per kind of a pool with own rules. `standalone` has the rules of all other kinds. Kinds
+//! declared by files ([`custom`]) are added and removed while the server runs: a new registry then replaces the old
+//! one. Resources that stay the same are the same value in both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -113,8 +113,8 @@ fn collection_of(kind: &ResourceKind) -> String {
 // === impl Registry ===
 
 impl Registry {
-    /// The built-in resources of a server of this profile, whose own objects are in `cacher` and whose replicas are `pool`.
-    /// Watches end with `end`. `strategies` are the rules of kinds that a pool does not own.
+    /// The built-in resources of a server of this profile, whose own objects are in `cacher` and whose replicas are
+    /// `pool`. Watches end with `end`. `strategies` are the rules of kinds that a pool does not own.
     pub(crate) fn new(
         profile: Profile,
         strategies: Strategies,
@@ -238,8 +238,8 @@ impl Registry {
         resources
     }
 
-    /// Finds the objects of custom resources that were stored under another schema. Call it when the writes of the registry
-    /// before this one have ended; until then, every object is converted.
+    /// Finds the objects of custom resources that were stored under another schema. Call it when the writes of the
+    /// registry before this one have ended; until then, every object is converted.
     pub(crate) fn find_misfits(&self) {
         self.iter().for_each(|resource| resource.find_misfits());
     }

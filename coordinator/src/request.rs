@@ -100,8 +100,8 @@ impl Call {
         ))
     }
 
-    /// Waits until a read reflects every write acknowledged by other coordinators over the same store. It concerns reads
-    /// without an RV, and those at an RV that only the others can have issued so far.
+    /// Waits until a read reflects every write acknowledged by other coordinators over the same store. It concerns
+    /// reads without an RV, and those at an RV that only the others can have issued so far.
     pub(crate) async fn catch_up(&self, version: Option<ResourceVersion>) -> Result<(), Status> {
         let is_ahead = |rv: ResourceVersion| {
             let position = self.resource.objects().read(yurt_collection::Collection::position);

@@ -1,9 +1,9 @@
 //! Kinds and requests that only `--profile standalone` has: a control plane for a few nodes, without a pool.
 //!
-//! Rules of kinds: [`pods`], [`services`], [`endpoints`], [`endpointslices`], [`nodes`], [`secrets`], [`serviceaccounts`];
-//! [`ports`] is common to three of them.
-//! Requests: bindings and evictions ([`pods::subresources`]), [`token_request`], and what kube-apiserver proxies to other
-//! programs ([`unsupported_proxy`]). NodeRestriction is in `admission`, the Node authorizer and the bootstrap roles are in
+//! Rules of kinds: [`pods`], [`services`], [`endpoints`], [`endpointslices`], [`nodes`], [`secrets`],
+//! [`serviceaccounts`]; [`ports`] is common to three of them. Requests: bindings and evictions
+//! ([`pods::subresources`]), [`token_request`], and what kube-apiserver proxies to other programs
+//! ([`unsupported_proxy`]). NodeRestriction is in `admission`, the Node authorizer and the bootstrap roles are in
 //! `authz`.
 
 use crate::registry::strategy::Strategy;

@@ -7,7 +7,7 @@ use yurt_codec::negotiation::Negotiated;
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::StorageError;
 
-/// Seconds of `Retry-After` for a store that cannot answer now.
+/// Seconds of `Retry-After` for a store that cannot write now.
 const RETRY_SECONDS: u32 = 5;
 
 /// The answer for a storage error. Conflicts are handled earlier: here they are a programming error.
@@ -32,7 +32,8 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
         StorageError::Unknown(why) => {
             let message =
                 format!("the outcome of the write in the server's store is unknown: it may have happened ({why})");
-            Status::failure(504, reason::TIMEOUT, message).with_retry_after(RETRY_SECONDS)
+            // Without Retry-After: clients would repeat it, also a create that has happened.
+            Status::failure(504, reason::TIMEOUT, message)
         }
         StorageError::TooManyBytes(why) => Status::too_large(why),
         StorageError::Oversized { collection, key, .. } => {
@@ -44,6 +45,20 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
             Status::too_large(&error.to_string()).with_details(details)
         }
         StorageError::TooLarge(operations) => Status::too_large(&format!("transaction of {operations} operations")),
+    }
+}
+
+/// The answer for a storage error of a read of the present state.
+pub(crate) fn of_storage_read(error: &StorageError) -> Status {
+    match error {
+        StorageError::Unavailable(why) => Status::service_unavailable(
+            format!("the server's store is not available: its present state is unknown ({why})"),
+            RETRY_SECONDS,
+        ),
+        StorageError::Corrupt(why) => Status::internal(&format!(
+            "the server's store is damaged: its present state is unknown ({why})"
+        )),
+        error => of_storage(error),
     }
 }
 
@@ -62,6 +77,19 @@ pub(crate) fn respond(format: Negotiated, status: &Status) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Clients repeat any request with it, also the create of a generated name.
+    #[test]
+    fn clients_repeat_only_what_was_certainly_not_written() {
+        let answer = |error: StorageError| {
+            let status = of_storage(&error);
+            (status.code(), status.retry_after())
+        };
+        let why = || "why".to_owned();
+        assert_eq!(answer(StorageError::Full(why())), (503, Some(RETRY_SECONDS)));
+        assert_eq!(answer(StorageError::Unavailable(why())), (503, Some(RETRY_SECONDS)));
+        assert_eq!(answer(StorageError::Unknown(why())), (504, None));
+    }
 
     /// Conformance: 4.14
     #[test]

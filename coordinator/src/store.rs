@@ -50,7 +50,7 @@ impl Stores {
         if config.etcd.is_used() {
             let etcd = config.etcd.store(config.profile.space(), &config.data_dir);
             let etcd = Etcd::connect(etcd, tasks).await;
-            let etcd = etcd.map_err(|error| StartError::new(format!("--etcd-servers: {error}")))?;
+            let etcd = etcd.map_err(|error| StartError::new(error.to_string()))?;
             create_folder(&config.data_dir)?;
             let etcd: Arc<dyn Storage> = Arc::new(etcd);
             let replicas = Replicas::shared(&kinds, etcd.clone());

@@ -4,8 +4,8 @@ use yurt_apimachinery::{ResourceVersion, kind};
 use yurt_collection::Collection;
 use yurt_pool_protocol::feed::{EventsCall, decode, events};
 
-/// Parses and applies a body of the feed's `events` call to a collection at position 100, as the coordinator does behind
-/// its fence.
+/// Parses and applies a body of the feed's `events` call to a collection at position 100, as the coordinator does
+/// behind its fence.
 pub(crate) fn batch(data: &[u8]) {
     let services = kind::find_kind("", "services").expect("services must be built in");
     let mut held = Collection::new(false);

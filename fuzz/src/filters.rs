@@ -2,7 +2,9 @@
 
 use yurt_apimachinery::{Object, ObjectKey, kind};
 use yurt_hub_client::filter::context::{FilterOptions, LocalPod};
-use yurt_hub_client::filter::{FILTERS, FilterContext, HubAddress, LocalPods, Members, NodePool, Pool, ServiceLookup};
+use yurt_hub_client::filter::{
+    FILTERS, FilterContext, HubAddress, LocalPods, Members, NodePool, PodTrust, Pool, ServiceLookup,
+};
 
 /// One Service for every key, or none.
 struct Same(Option<Object>);
@@ -58,6 +60,7 @@ pub(crate) fn filters(data: &[u8]) {
                     host: [169, 254, 2, 1].into(),
                     secure_port: 10268,
                 },
+                trust: PodTrust::Given,
                 node_name: "n",
                 pool: *pool,
                 services,

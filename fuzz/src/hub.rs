@@ -1,4 +1,5 @@
-//! The hub's own texts: names of its replicas, files of its cache, writes that it accepts, configuration, joining, relay.
+//! The hub's own texts: names of its replicas, files of its cache, writes that it accepts, configuration, joining,
+//! relay.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -196,7 +197,8 @@ pub(crate) fn kept_read(data: &[u8]) {
     }
 }
 
-/// The file with the cloud's answers about rights, an answer to a certificate request, and files of the node's identity.
+/// The file with the cloud's answers about rights, an answer to a certificate request, and files of the node's
+/// identity.
 pub(crate) fn identity(data: &[u8]) {
     let _ = CsrState::read(data);
     in_file(data, |file| {

@@ -1,7 +1,7 @@
 //! Inputs from the network or a damaged disk, as functions of bytes that must not panic, hang or exhaust memory.
 //!
-//! Each target also checks what must hold of the result, so that it finds wrong answers and not only crashes. Kept inputs
-//! are in `corpus/<target>`; the ordinary tests run all of them, `cargo xtask fuzz` searches for more.
+//! Each target also checks what must hold of the result, so that it finds wrong answers and not only crashes. Kept
+//! inputs are in `corpus/<target>`; the ordinary tests run all of them, `cargo xtask fuzz` searches for more.
 
 mod api;
 mod disk;

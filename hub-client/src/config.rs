@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{ArgAction, Parser};
 use http::Uri;
 use yurt_apimachinery::meta::{dns_label_errors, dns_subdomain_errors, label_value_errors};
 use yurt_pool_protocol::election;
-use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
+use yurt_runtime::flags::{GoDuration, LogFlags, Optional, parse_go_bool};
 
 use crate::filter::HubAddress;
 use crate::node_network::{self, NodeNetwork};
@@ -21,6 +22,7 @@ mod joining;
 #[cfg(test)]
 mod manifests;
 mod mode;
+pub mod proxy_variables;
 #[cfg(test)]
 mod units;
 mod without_effect;
@@ -40,10 +42,11 @@ const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
 
 /// YurtHub: the node's proxy to the cloud and to its NodePool's coordinator.
 ///
-/// Point kubelet and kube-proxy at https://127.0.0.1:10268, with certificate-authority pki/yurthub-ca.crt and tokenFile kubelet.token, both
-/// below --root-dir. Or use http://127.0.0.1:10261, where root's connections act as the node. This node's own copies answer reads of
-/// Services, EndpointSlices and Endpoints, which one hub of the pool fetches from the cloud for all, and what the node's components list
-/// and watch. Other requests go to the cloud. See http://127.0.0.1:10267/debug/state.json for the leader and for stale data.
+/// Point kubelet and kube-proxy at https://127.0.0.1:10268, with certificate-authority pki/yurthub-ca.crt and tokenFile
+/// kubelet.token, both below --root-dir. Or use http://127.0.0.1:10261, where root's connections act as the node. This
+/// node's own copies answer reads of Services, EndpointSlices and Endpoints, which one hub of the pool fetches from the
+/// cloud for all, and what the node's components list and watch. Other requests go to the cloud. See
+/// http://127.0.0.1:10267/debug/state.json for the leader and for stale data.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "yurthub", version, max_term_width = 120, args_override_self = true)]
 pub struct Flags {
@@ -56,12 +59,14 @@ pub struct Flags {
     /// Address of the proxy ports.
     #[arg(long, default_value = "127.0.0.1")]
     bind_proxy_address: IpAddr,
-    /// Plain HTTP port for clients on this node. Clients trust any process that takes this port while the hub is down. To prevent that, let
-    /// systemd hold the proxy's ports (LISTEN_FDS; sockets are found by their address), or use --proxy-secure-port.
+    /// Plain HTTP port for clients on this node. Clients trust any process that takes this port while the hub is down.
+    /// To prevent that, let systemd hold the proxy's ports (LISTEN_FDS; sockets are found by their address), or use
+    /// --proxy-secure-port.
     #[arg(long, default_value_t = 10261)]
     proxy_port: u16,
-    /// HTTPS port for pods and for components of the node. Serves pki/yurthub-server-current.pem under --root-dir if it exists. Otherwise a
-    /// certificate of the hub's own CA, which is kept as pki/yurthub-ca.crt; at --dummy-if-ip, that of the cluster once it is issued.
+    /// HTTPS port for pods and for components of the node. Serves pki/yurthub-server-current.pem under --root-dir if an
+    /// administrator placed it. Otherwise a certificate of the hub's own CA, which is kept as pki/yurthub-ca.crt; at
+    /// --dummy-if-ip, that of the cluster once it is issued.
     #[arg(long, default_value_t = 10268)]
     proxy_secure_port: u16,
     /// Name of this Node.
@@ -70,46 +75,51 @@ pub struct Flags {
     /// Namespace of ConfigMap yurt-hub-cfg, which configures the filters and the resources that a pool shares.
     #[arg(long, default_value = "kube-system")]
     namespace: String,
-    /// Name of this node's NodePool; required with --enable-coordinator. By default the label apps.openyurt.io/nodepool of
-    /// this Node. The hub ends when that changes, and takes the new one at its next start.
+    /// Name of this node's NodePool; required with --enable-coordinator. By default the label apps.openyurt.io/nodepool
+    /// of this Node. The hub ends when that changes, and takes the new one at its next start.
     #[arg(long, default_value = "", hide_default_value = true)]
     nodepool_name: String,
-    /// Cloud apiservers, https://host:port, separated by commas. Each is probed on its own; a server that is down gets no requests.
+    /// Cloud apiservers, https://host:port, separated by commas. Each is probed on its own; a server that is down gets
+    /// no requests.
     #[arg(long, default_value = "", hide_default_value = true)]
     server_addr: String,
-    /// Choice between several cloud apiservers. rr: forwarded requests take those that are up in turn. priority: all go to the first one in
-    /// the order of --server-addr that is up, and return to it once it has been up for 30 s again.
+    /// Choice between several cloud apiservers. rr: forwarded requests take those that are up in turn. priority: all go
+    /// to the first one in the order of --server-addr that is up, and return to it once it has been up for 30 s again.
     #[arg(long, value_enum, default_value_t = LbMode::RoundRobin)]
     lb_mode: LbMode,
     #[command(flatten)]
     joining: joining::JoiningFlags,
-    /// Working mode. edge: serve from this node's data while the cloud is away. cloud, for nodes next to the apiservers:
-    /// pass requests on and filter them; nothing is answered without the cloud, and there is no coordinator.
+    /// Working mode. edge: serve from this node's data while the cloud is away. cloud, for nodes next to the
+    /// apiservers: pass requests on and filter them; nothing is answered without the cloud, and there is no
+    /// coordinator.
     #[arg(long, default_value = "edge")]
     working_mode: String,
-    /// CA of client certificates, at the HTTPS port and between the relays of a pool: the apiserver's --client-ca-file. Set it if this is
-    /// not the CA of the apiservers. Relays authenticate with their node's client certificate [default: the CA of --kubeconfig, or of the cluster joined].
+    /// CA of client certificates, at the HTTPS port and between the relays of a pool: the apiserver's --client-ca-file.
+    /// Set it if this is not the CA of the apiservers. Relays authenticate with their node's client certificate
+    /// [default: the CA of --kubeconfig, or of the cluster joined].
     #[arg(long)]
     client_ca_file: Option<PathBuf>,
     /// Directory of the hub's own state.
-    #[arg(long, default_value = "/var/lib/yurthub")]
+    #[arg(long, default_value = "/var/lib/yurthub", value_parser = absolute())]
     root_dir: PathBuf,
-    /// Directory of what this node needs without the cloud: copies, kept answers, and changes that the cloud does not have yet.
-    #[arg(long, default_value = "/etc/kubernetes/cache/")]
+    /// Directory of what this node needs without the cloud: copies, kept answers, and changes that the cloud does not
+    /// have yet.
+    #[arg(long, default_value = "/etc/kubernetes/cache/", value_parser = absolute())]
     disk_cache_path: PathBuf,
-    /// Create a dummy interface with --dummy-if-ip and serve the proxy there as well. Without it, pods use the hub only if
-    /// --bind-proxy-address is an address that they can reach.
+    /// Create a dummy interface with --dummy-if-ip and serve the proxy there as well. Without it, pods use the hub only
+    /// if --bind-proxy-address is an address that they can reach.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_dummy_if: bool,
     /// Address of the dummy interface [default: 169.254.2.1, fd00::2:1 with an IPv6 --bind-proxy-address].
-    #[arg(long)]
-    dummy_if_ip: Option<IpAddr>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    dummy_if_ip: Optional<IpAddr>,
     /// Name of the dummy interface, at most 15 characters.
     #[arg(long, default_value = "yurthub-dummy0")]
     dummy_if_name: String,
-    /// Accept packets between the dummy interface and the proxy's ports: a chain YURTHUB of iptables, or a table yurthub of
-    /// nftables without iptables. Set it if the node's firewall drops by default. `yurthub cleanup` removes it.
+    /// Accept packets between the dummy interface and the proxy's ports: a chain YURTHUB of iptables, or a table
+    /// yurthub of nftables without iptables, which cannot overrule the drop of another table. Set it if iptables drops
+    /// by default. `yurthub cleanup` removes it.
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_iptables: bool,
@@ -123,18 +133,18 @@ pub struct Flags {
     /// CA of the coordinator's certificate, if it is not the cloud's.
     #[arg(long)]
     coordinator_ca_file: Option<PathBuf>,
-    /// Kubeconfig of a non-node identity (group openyurt:yurt-coordinator) that forwards heartbeats of cut-off nodes to the cloud. Without
-    /// it this hub can lead but does not forward.
+    /// Kubeconfig of a non-node identity (group openyurt:yurt-coordinator) that forwards heartbeats of cut-off nodes to
+    /// the cloud. Without it this hub can lead but does not forward.
     #[arg(long)]
     delegate_kubeconfig: Option<PathBuf>,
-    /// With --enable-coordinator: while this node is cut off from the cloud, send its heartbeats and NodeStatus through another hub of the
-    /// pool. The hub offers the same to others. Tunnels lead to --server-addr only, are encrypted end to end, and are open to members of
-    /// the pool only. If false, the leader forwards heartbeats of cut-off nodes.
+    /// With --enable-coordinator: while this node is cut off from the cloud, send its heartbeats and NodeStatus through
+    /// another hub of the pool. The hub offers the same to others. Tunnels lead to --server-addr only, are encrypted
+    /// end to end, and are open to members of the pool only. If false, the leader forwards heartbeats of cut-off nodes.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_relay: bool,
-    /// Address of the relay port, at which other nodes reach this one [default: the node's address on the route to the coordinator, else to
-    /// the cloud].
+    /// Address of the relay port, at which other nodes reach this one [default: the node's address on the route to the
+    /// coordinator, else to the cloud].
     #[arg(long)]
     relay_address: Option<IpAddr>,
     /// Port of the relay.
@@ -143,17 +153,19 @@ pub struct Flags {
     /// Maximum bytes per second of all tunnels of the relay together.
     #[arg(long, default_value_t = 131_072)]
     relay_bytes_per_second: u64,
-    /// With --enable-coordinator: interval at which the pool compares a sample of the coordinator's data with the cloud. A sample is one
-    /// object or one small page; the hubs take turns. A hub that finds a forgery follows the cloud. 0 disables the comparison.
+    /// With --enable-coordinator: interval at which the pool compares a sample of the coordinator's data with the
+    /// cloud. A sample is one object or one small page; the hubs take turns. A hub that finds a forgery follows the
+    /// cloud. 0 disables the comparison.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pool_data_verify_period: GoDuration,
-    /// Maximum bytes of all copies of pool data together. At the limit a hub keeps its data, rejects more, and reports that in
-    /// /debug/state.json (troubles). During a list its collection is held twice.
+    /// Maximum bytes of all copies of pool data together. At the limit a hub keeps its data, rejects more, and reports
+    /// that in /debug/state.json (troubles). During a list its collection is held twice.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     max_pool_bytes: usize,
-    /// Maximum bytes of all other copies together: what components of this node list and watch. Above it the hub keeps what it has, passes
-    /// further lists and watches on to the cloud, and reports that in /debug/state.json (troubles). Raise it on nodes with many secrets
-    /// and configmaps, or that cache large collections (cache_agents of ConfigMap yurt-hub-cfg).
+    /// Maximum bytes of all other copies together: what components of this node list and watch. Above it the hub keeps
+    /// what it has, passes further lists and watches on to the cloud, and reports that in /debug/state.json (troubles).
+    /// Copies of reads with pods' tokens get half of it. Raise it on nodes with many secrets and configmaps, or that
+    /// cache large collections (cache_agents of ConfigMap yurt-hub-cfg).
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     max_cache_bytes: usize,
     /// Take part in the election of the pool's leader.
@@ -180,9 +192,9 @@ pub struct Flags {
     /// Minimum duration of a watch without timeoutSeconds; the maximum is twice that.
     #[arg(long, default_value = "1800s")]
     min_request_timeout: GoDuration,
-    /// Maximum concurrent requests. A fifth is reserved for components that act as the node. The others take turns by address; as many as
-    /// are served may wait, for up to 15 s. Further requests get 429. Watches and upgrades have the same number of places again, and hold
-    /// theirs only while they open.
+    /// Maximum concurrent requests. A fifth is reserved for components that act as the node. The others take turns by
+    /// address; as many as are served may wait, for up to 15 s. Further requests get 429. Watches and upgrades have the
+    /// same number of places again, and hold theirs only while they open.
     #[arg(long, default_value_t = 250)]
     max_requests_in_flight: usize,
     #[command(flatten)]
@@ -213,8 +225,8 @@ pub struct Config {
     pub node: String,
     /// Namespace of ConfigMap `yurt-hub-cfg`.
     pub namespace: String,
-    /// Name of the NodePool; empty for a node without one.
-    pub pool: String,
+    /// Name of the NodePool; empty for a node without one, `None` while it is unknown.
+    pub pool: Option<String>,
     /// True if the name is that of the Node's label, because no flag names the pool.
     pub is_pool_of_label: bool,
     /// Cloud apiservers in order of preference; at least one.
@@ -317,6 +329,11 @@ impl Config {
             secure_port: self.secure_addr.port(),
         }
     }
+
+    /// Returns the name of the NodePool; empty while it is unknown, too.
+    pub(crate) fn pool_name(&self) -> &str {
+        self.pool.as_deref().unwrap_or_default()
+    }
 }
 
 // === impl Flags ===
@@ -355,7 +372,7 @@ impl Flags {
             node: self.node_name,
             namespace: self.namespace,
             is_pool_of_label: self.nodepool_name.is_empty(),
-            pool: self.nodepool_name,
+            pool: Some(self.nodepool_name).filter(|name| !name.is_empty()),
             kubeconfig,
             join,
             mode,
@@ -424,7 +441,7 @@ impl Flags {
     /// # Errors
     /// [`FlagError`], naming the flag and the fix.
     pub fn network(&self) -> Result<NodeNetwork, FlagError> {
-        let address = self.dummy_if_ip.unwrap_or(match self.bind_proxy_address {
+        let address = self.dummy_if_ip.0.unwrap_or(match self.bind_proxy_address {
             IpAddr::V4(_) => IpAddr::from([169, 254, 2, 1]),
             IpAddr::V6(_) => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 2, 1]),
         });
@@ -488,7 +505,7 @@ impl Flags {
             ));
         }
         let coordinator = Coordinator {
-            server: https_url("coordinator-server-addr", &self.coordinator_server_addr)?,
+            server: https_url("coordinator-server-addr", self.coordinator_server())?,
             ca_file: self.coordinator_ca_file.clone(),
             candidate: self.leader_elect,
             lease_duration: self.leader_elect_lease_duration.0,
@@ -502,12 +519,19 @@ impl Flags {
         Ok(Some(coordinator))
     }
 
+    fn coordinator_server(&self) -> &str {
+        match self.coordinator_server_addr.as_str() {
+            "" => COORDINATOR_SERVER,
+            given => given,
+        }
+    }
+
     /// Refuses flags that have an effect with --enable-coordinator only. A default value is accepted.
     fn check_no_coordinator(&self) -> Result<(), FlagError> {
         for (flag, is_set) in [
             (
                 "coordinator-server-addr",
-                self.coordinator_server_addr != COORDINATOR_SERVER,
+                self.coordinator_server() != COORDINATOR_SERVER,
             ),
             ("coordinator-ca-file", self.coordinator_ca_file.is_some()),
             ("relay-address", self.relay_address.is_some()),
@@ -558,6 +582,11 @@ fn flag_of(error: election::ConfigError) -> &'static str {
     }
 }
 
+/// Parser of a path, relative to the working directory. Files of the hub name others by such a path.
+fn absolute() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
+}
+
 fn https_url(flag: &'static str, text: &str) -> Result<Uri, FlagError> {
     let uri: Uri = text
         .parse()
@@ -571,6 +600,8 @@ fn https_url(flag: &'static str, text: &str) -> Result<Uri, FlagError> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use clap::CommandFactory as _;
 
     use super::*;
@@ -579,6 +610,16 @@ mod tests {
         let base = ["yurthub", "--node-name=n1", "--server-addr=https://10.0.0.1:6443"];
         let flags = Flags::try_parse_from(base.iter().chain(args)).map_err(|error| error.to_string())?;
         flags.check().map_err(|error| error.to_string())
+    }
+
+    /// Files of the hub name others below these folders, and such a file's reader resolves a relative path there.
+    #[test]
+    fn folders_are_absolute() {
+        let config = check(&["--root-dir=t/r", "--disk-cache-path=./c"]).expect("valid");
+        let here = std::env::current_dir().unwrap();
+        assert_eq!((config.root_dir, config.cache_dir), (here.join("t/r"), here.join("c")));
+        let config = check(&["--root-dir=/var/../r"]).expect("valid");
+        assert_eq!(config.root_dir, Path::new("/var/../r"));
     }
 
     #[test]

@@ -68,8 +68,8 @@ impl hyper::body::Body for Copied {
                 if let Some(piece) = frame.data_ref() {
                     self.copy = self.copy.take().and_then(|copy| copy.with(piece));
                 }
-                // A client that knows the length does not poll the end.
-                if self.body.is_end_stream() {
+                // A server that knows the length does not poll the end, which HTTP/2 may send in a frame of its own.
+                if self.body.is_end_stream() || self.body.size_hint().exact() == Some(0) {
                     self.end();
                 }
             }
@@ -137,6 +137,27 @@ mod tests {
 
     type Got = Arc<Mutex<Option<Bytes>>>;
 
+    /// A body of a declared length whose end is a frame of its own, as HTTP/2 may send it.
+    struct Declared {
+        pieces: Vec<&'static str>,
+        left: u64,
+    }
+
+    impl hyper::body::Body for Declared {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            let piece = self.pieces.pop().map(Bytes::from);
+            self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+            Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.left)
+        }
+    }
+
     fn pieces(pieces: Vec<Result<&'static str, &'static str>>) -> Body {
         let pieces = pieces
             .into_iter()
@@ -159,6 +180,20 @@ mod tests {
             assert_eq!(got.lock().take().unwrap(), "abc");
         }
         assert_eq!(copies.bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// An HTTP/1.1 server does not poll a body after the bytes of its `Content-Length`.
+    #[tokio::test]
+    async fn body_is_copied_once_its_declared_bytes_have_passed() {
+        let declared = Declared {
+            pieces: vec!["c", "ab"],
+            left: 3,
+        };
+        let (mut body, got) = copied(&Copies::within(MAX), declared.boxed_unsync(), 3);
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(*got.lock(), None, "a byte is missing");
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(got.lock().take().unwrap(), "abc");
     }
 
     #[tokio::test]

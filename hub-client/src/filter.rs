@@ -27,7 +27,7 @@ pub mod servicetopology;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 
 pub use chain::Chain;
-pub use context::{FilterContext, HubAddress, Inputs, LocalPods, Members, NodePool, Pool, ServiceLookup};
+pub use context::{FilterContext, HubAddress, Inputs, LocalPods, Members, NodePool, PodTrust, Pool, ServiceLookup};
 
 const SERVICES: (&str, &str) = ("", "services");
 const ENDPOINTS: (&str, &str) = ("", "endpoints");
@@ -61,6 +61,7 @@ pub static FILTERS: [Registration; 10] = [
     },
     Registration {
         components: &["kubelet"],
+        requires: Some("masterservice"),
         ..Registration::new(&inclusterconfig::InClusterConfig, &[CONFIG_MAPS])
     },
     Registration {
@@ -99,6 +100,8 @@ pub struct Registration {
     pub is_off: bool,
     /// True if the filter is off on a node in the cloud.
     pub is_edge_only: bool,
+    /// Name of the filter without which this one does not run: it has to run, bound to the same component.
+    pub requires: Option<&'static str>,
 }
 
 /// Data filter.
@@ -147,6 +150,7 @@ impl Registration {
             resources,
             is_off: false,
             is_edge_only: false,
+            requires: None,
         }
     }
 

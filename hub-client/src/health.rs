@@ -30,6 +30,9 @@ const FAILURES: u32 = 2;
 /// Consecutive failed probes after which the cloud gets no request before what this node holds is returned.
 const LOST: u32 = 2;
 
+/// Maximum time of a request that a cloud that is up does not answer. kube-apiserver itself answers within 60 s.
+pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(70);
+
 /// Failure key: the cloud does not answer.
 pub const CLOUD: &str = "cloud";
 /// Failure key: the coordinator does not answer.
@@ -74,6 +77,26 @@ impl CloudReach {
     #[must_use]
     pub fn is_lost(self) -> bool {
         self.failed_probes.is_some_and(|failed| failed >= LOST)
+    }
+}
+
+/// Returns the cloud's answer to a request; `None` if there is none within `limit` and the cloud is not up, or within
+/// `max`.
+pub(crate) async fn answer_within<T>(
+    (limit, max): (Duration, Duration),
+    mut reach: watch::Receiver<CloudReach>,
+    answer: impl Future<Output = T>,
+) -> Option<T> {
+    let not_up = async {
+        tokio::time::sleep(limit).await;
+        // An error is the end of the prober: the hub stops.
+        let _ = reach.wait_for(|reach| !reach.is_up()).await;
+    };
+    tokio::select! {
+        biased;
+        answer = answer => Some(answer),
+        () = not_up => None,
+        () = tokio::time::sleep(max) => None,
     }
 }
 
@@ -147,5 +170,40 @@ async fn pause(up: bool, wake: &Notify, token: &CancellationToken) -> Option<()>
         () = token.cancelled() => None,
         () = wake.notified() => Some(()),
         () = tokio::time::sleep(if up { EVERY } else { AGAIN }) => Some(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: (Duration, Duration) = (Duration::from_secs(4), ANSWERED_WITHIN);
+
+    /// An answer after so many seconds.
+    async fn after(seconds: u64) -> u64 {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        seconds
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_goes_on_while_the_cloud_is_up_and_ends_at_its_limit_without_it() {
+        let up = CloudReach { failed_probes: Some(0) };
+        let reach = watch::Sender::new(up);
+        let within = |seconds| answer_within(LIMITS, reach.subscribe(), after(seconds));
+        assert_eq!(
+            [within(3).await, within(69).await, within(71).await],
+            [Some(3), Some(69), None]
+        );
+        let begun = tokio::time::Instant::now();
+        let falling = async {
+            after(20).await;
+            reach.send_replace(CloudReach { failed_probes: Some(1) });
+        };
+        let (answer, ()) = tokio::join!(within(60), falling);
+        assert_eq!((answer, begun.elapsed().as_secs()), (None, 20));
+        for failed_probes in [None, Some(1)] {
+            reach.send_replace(CloudReach { failed_probes });
+            assert_eq!([within(3).await, within(5).await], [Some(3), None], "{failed_probes:?}");
+        }
     }
 }

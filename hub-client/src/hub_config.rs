@@ -69,7 +69,7 @@ pub(crate) struct Follower {
     pub(crate) failures: Failures,
 }
 
-/// Failed list or watch.
+/// Failed read of an object that the hub follows.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FollowError {
     /// The cloud refused, or its answer is not usable until an operator changes something.
@@ -236,7 +236,6 @@ async fn list(client: &HttpClient, path: &str) -> Result<(BTreeMap<String, Strin
     let (status, _, body) = answer.map_err(unanswered)?;
     match status {
         StatusCode::OK => {}
-        StatusCode::NOT_FOUND => return Ok((BTreeMap::new(), String::new())),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             return Err(FollowError::Refused(describe_answer(status, &body)));
         }

@@ -215,11 +215,16 @@ impl CertificateKeeper {
         feeding.await
     }
 
-    /// True if `text` is the join token in use.
-    pub(crate) fn knows(&self, text: &str) -> bool {
+    /// True if `text` is the join token in use: the one received last, that of the flag, or the one stored by an
+    /// earlier start.
+    pub(crate) async fn knows(self: &Arc<Self>, text: &str) -> bool {
         let fed = self.fed.lock().clone();
         let known = fed.or_else(|| self.join.as_ref().and_then(|join| join.token.clone()));
-        let expected = known.map(|token| token.bearer()).unwrap_or_default();
+        let expected = match known {
+            Some(token) => token.bearer(),
+            None if self.join.is_some() => self.on_disk(|this| this.files.stored_token()).await.unwrap_or_default(),
+            None => String::new(),
+        };
         let hash = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
         // Digests, so that the time of the comparison reveals nothing.
         !expected.is_empty() && hash(&expected).as_ref() == hash(text).as_ref()
@@ -276,10 +281,9 @@ impl CertificateKeeper {
                 *self.submitted.lock() = None;
             }
             JoinOutcome::Pending if count % PROGRESS_EVERY == 1 => {
-                let name = name.unwrap_or_default();
                 tracing::info!(
-                    request = name,
-                    "Waiting for the approval of the certificate; `kubectl certificate approve {name}` approves it"
+                    request = name.unwrap_or_default(),
+                    "Waiting for the approval of the certificate request; approve it with kubectl certificate approve"
                 );
             }
             JoinOutcome::Pending => {}
@@ -322,8 +326,8 @@ impl CertificateKeeper {
         }
     }
 
-    /// Writes the kubeconfig with the present flags. On a disk that takes nothing the one of the last start stays: it leads
-    /// to the same certificate.
+    /// Writes the kubeconfig with the present flags. On a disk that takes nothing the one of the last start stays: it
+    /// leads to the same certificate.
     fn renew_kubeconfig(&self) -> Result<(), IdentityError> {
         match self.files.write_kubeconfig(&self.first_server()) {
             Err(error) if error.takes_nothing() && self.files.kubeconfig.exists() => {

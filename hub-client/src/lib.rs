@@ -1,7 +1,8 @@
-//! YurtHub: the node's proxy to the cloud and to its NodePool, the owner of the node's replicas, and a candidate for leader.
+//! YurtHub: the node's proxy to the cloud and to its NodePool, the owner of the node's replicas, and a candidate for
+//! leader.
 //!
-//! Reading order: [`config`] → [`proxy`] (path of a request) → [`replicas`] (source of the data) → [`filter`] (view of a
-//! local client) → [`hub_config`] (configuration in the cloud) → [`pool`] (election, feed, heartbeats) → [`health`]
+//! Reading order: [`config`] → [`proxy`] (path of a request) → [`replicas`] (source of the data) → [`filter`] (view of
+//! a local client) → [`hub_config`] (configuration in the cloud) → [`pool`] (election, feed, heartbeats) → [`health`]
 //! (probes) → [`upstream`] (connections). `status` shows all of it to the operator; every part reports to [`failures`]
 //! and [`metrics`]. The wiring is in [`Hub::start`] and `wiring.rs`.
 
@@ -119,8 +120,8 @@ impl Hub {
         Self::start_after(config, Inherited::default(), || ()).await
     }
 
-    /// Like [`Self::start`], on the `inherited` ports. Calls `checked` once the start can no longer fail, before the first log line,
-    /// and earlier if the start waits for a certificate.
+    /// Like [`Self::start`], on the `inherited` ports. Calls `checked` once the start can no longer fail, before the
+    /// first log line, and earlier if the start waits for a certificate.
     ///
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
@@ -147,13 +148,15 @@ impl Hub {
             listeners::encrypted(&config, &upstreams, secure, &mut unwritten)?,
         ];
         let owners = (&tasks, data.failures());
-        proxies.extend(listeners::for_pods(&mut config, &upstreams, &mut inherited, owners, &mut unwritten).await?);
+        let for_pods = listeners::for_pods(&mut config, &upstreams, &mut inherited, owners, &mut unwritten);
+        let (for_pods, trust) = for_pods.await?;
+        proxies.extend(for_pods);
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
         keeper.log_unused();
         let (limits, connections) = (listeners::limits(), metrics.connections.clone());
-        let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
+        let wiring = Wiring::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics, trust);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
         tasks.spawn("store-files", unwritten.store(data.failures().clone(), tasks.token()));
         wiring.load_cache().await;
@@ -226,20 +229,17 @@ impl Hub {
         keeper: &CertificateKeeper,
     ) -> Result<PoolLabel, StartError> {
         let label = PoolLabel::of(&config.node, &config.root_dir);
-        let mut pool = match config.is_pool_of_label {
-            true => label.stored().await,
-            false => None,
-        };
+        if config.is_pool_of_label {
+            config.pool = label.stored().await;
+        }
         let is_first = !config.cache_dir.join(disk::FILE).exists();
         // Servers refuse a certificate that is not valid now; the hub starts with it, and gets another one.
-        if is_first && keeper.standing().is_valid() {
+        let is_usable = keeper.standing().is_valid();
+        if is_first && is_usable {
             preflight::check(config, upstreams).await?;
-            if config.is_pool_of_label && pool.is_none() {
-                pool = Some(label.first(&upstreams.cloud).await);
-            }
         }
-        if config.is_pool_of_label {
-            config.pool = pool.unwrap_or_default();
+        if config.pool.is_none() && is_usable {
+            config.pool = label.first(&upstreams.cloud).await;
         }
         Ok(label)
     }
@@ -258,7 +258,8 @@ impl Hub {
     /// Tasks that did not end in time, which is logged. What is left of another cluster stays for the next start then.
     pub async fn stop(self) -> Result<(), StillRunning> {
         self.readiness.check("serving").set(false);
-        // The lease comes first, so that a successor does not wait for our clients. Tasks that still run are dropped and logged.
+        // The lease comes first, so that a successor does not wait for our clients. Tasks that still run are dropped
+        // and logged.
         let released = self.election_tasks.shutdown(RELEASE);
         self.end_watches.cancel();
         let drained = futures_util::future::join_all(self.serving.iter().map(|serving| serving.shutdown(DRAIN)));
@@ -278,7 +279,7 @@ impl Hub {
 
 fn open_data(config: &Config, clock: &Clock) -> Result<Arc<PoolData>, StartError> {
     let bytes_max = (config.max_pool_bytes, config.max_cache_bytes);
-    let data = PoolData::open(&config.cache_dir, &config.pool, bytes_max, clock.clone())?;
+    let data = PoolData::open(&config.cache_dir, config.pool_name(), bytes_max, clock.clone())?;
     Ok(Arc::new(data))
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use tokio::sync::watch;
 use yurt_runtime::http::server::{Inherited, Limits, Server};
 use yurt_runtime::pki::{CertificateAuthority, PkiError};
 use yurt_runtime::tls::{PemIdentity, PemPair, ReloadingServerTls, ServerTls};
@@ -13,14 +14,13 @@ use yurt_runtime::{TaskGroup, files};
 use crate::StartError;
 use crate::config::Config;
 use crate::failures::Failures;
-use crate::identity::serving;
+use crate::filter::PodTrust;
+use crate::identity::serving::{self, SECURE_PEM};
 use crate::node_network::{self, AddressInterface};
 use crate::replicas::disk::takes_nothing;
 use crate::unwritten::{Readers, Unwritten};
 use crate::upstream::Upstreams;
 
-/// Serving certificate and key of the HTTPS port, under the root directory.
-const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
 /// The hub's own CA, under the root directory.
 pub(crate) const OWN_CA: &str = "pki/yurthub-ca.crt";
 /// Its key, readable by root alone.
@@ -41,12 +41,12 @@ pub(crate) fn limits() -> Limits {
     limits.within(files::for_servers() / (PORTS + PROXY_PORTS))
 }
 
-/// Turns a bound port into the HTTPS one. Without a certificate of the cluster's CA it serves one of the hub's own CA. Pods do
-/// not trust that one; the node's components do if their kubeconfigs name it.
+/// Turns a bound port into the HTTPS one. Without a certificate of the cluster's CA it serves one of the hub's own CA.
+/// Pods do not trust that one; the node's components do if their kubeconfigs name it.
 ///
 /// # Errors
-/// The certificate or the directory of the CA cannot be used. The CA is written here, so only a start that has passed every
-/// other check may call this. On a disk that takes nothing a new CA is in `unwritten`.
+/// The certificate or the directory of the CA cannot be used. The CA is written here, so only a start that has passed
+/// every other check may call this. On a disk that takes nothing a new CA is in `unwritten`.
 pub(crate) fn encrypted(
     config: &Config,
     upstreams: &Upstreams,
@@ -54,12 +54,12 @@ pub(crate) fn encrypted(
     unwritten: &mut Unwritten,
 ) -> Result<Server, StartError> {
     let pem = config.root_dir.join(SECURE_PEM);
-    let identity = if pem.exists() {
+    let identity = if pem.exists() && !requests_certificate(config) {
         PemIdentity::one_file(pem)
     } else {
         PemIdentity::inline("the hub's own serving certificate", &self_signed(config, unwritten)?)
     };
-    with_tls(upstreams, server, identity)
+    Ok(server.with_tls(tls(upstreams, identity)?))
 }
 
 /// Like [`encrypted`], for the port of pods: without the file its certificate is requested from the cluster.
@@ -67,36 +67,76 @@ fn encrypted_for_pods(
     config: &Config,
     upstreams: &Upstreams,
     server: Server,
+    tasks: &TaskGroup,
     unwritten: &mut Unwritten,
-) -> Result<Server, StartError> {
+) -> Result<(Server, watch::Receiver<PodTrust>), StartError> {
     if !requests_certificate(config) {
-        return encrypted(config, upstreams, server, unwritten);
+        return Ok((
+            encrypted(config, upstreams, server, unwritten)?,
+            trust_of_placed(config),
+        ));
     }
     let own = self_signed(config, unwritten)?;
-    let prepared = serving::prepare(&config.root_dir, &config.node, &own);
-    let identity = match prepared {
-        Ok(pair) => PemIdentity::one_file(pair),
-        Err(error) if takes_nothing(&error) => {
-            tracing::warn!(%error, "Failed to write file; pods get the hub's own certificate until the next start");
-            PemIdentity::inline("the hub's own serving certificate", &own)
+    let (root, node) = (&config.root_dir, &config.node);
+    let (giver, trust) = watch::channel(serving::trust(root, node));
+    let tls = match serving::prepare(root, node, &own) {
+        Ok(pair) => {
+            let tls = tls(upstreams, PemIdentity::one_file(pair))?;
+            if *trust.borrow() != PodTrust::Given {
+                let giving = serving::give(giver, root.clone(), node.clone(), tls.changes());
+                let token = tasks.token();
+                tasks.spawn("give-trust", async move {
+                    token.run_until_cancelled(giving).await;
+                });
+            }
+            tls
         }
-        Err(error) => return Err(unusable(&config.root_dir.join(serving::PAIR), error)),
+        Err(error) if takes_nothing(&error) => {
+            tracing::warn!(%error, "Failed to write file; pods do without the hub until the next start");
+            giver.send_replace(PodTrust::Missing);
+            tls(
+                upstreams,
+                PemIdentity::inline("the hub's own serving certificate", &own),
+            )?
+        }
+        Err(error) => return Err(unusable(&root.join(serving::PAIR), error)),
     };
-    with_tls(upstreams, server, identity)
+    Ok((server.with_tls(tls), trust))
+}
+
+/// True if the administrator placed a certificate, or OpenYurt's hub.
+fn is_placed(config: &Config) -> bool {
+    config.root_dir.join(SECURE_PEM).exists()
+}
+
+/// True if the port at --bind-proxy-address serves it, too. Beside an address for pods, that of OpenYurt's hub is for
+/// there alone, also if the address cannot be made.
+fn serves_placed(config: &Config) -> bool {
+    is_placed(config) && (config.network.is_none() || !serving::is_of_openyurt(&config.root_dir, &config.node))
+}
+
+/// Trust of pods in a port whose certificate the hub does not request.
+fn trust_of_placed(config: &Config) -> watch::Receiver<PodTrust> {
+    let trust = match serves_placed(config) {
+        true => PodTrust::Given,
+        false => PodTrust::Missing,
+    };
+    watch::channel(trust).1
 }
 
 /// True if the hub requests the certificate of the port for pods: the port exists, and the administrator placed none.
 pub(crate) fn requests_certificate(config: &Config) -> bool {
     let is_hub = |address| config.hub_host == address;
-    config.network.as_ref().is_some_and(|network| is_hub(network.address)) && !config.root_dir.join(SECURE_PEM).exists()
+    let is_free = || !is_placed(config) || serving::is_of_openyurt(&config.root_dir, &config.node);
+    config.network.as_ref().is_some_and(|network| is_hub(network.address)) && is_free()
 }
 
-fn with_tls(upstreams: &Upstreams, server: Server, identity: PemIdentity) -> Result<Server, StartError> {
+fn tls(upstreams: &Upstreams, identity: PemIdentity) -> Result<ReloadingServerTls, StartError> {
     let tls = ServerTls {
         identity,
         client_ca: Some(upstreams.client_ca.clone()),
     };
-    Ok(server.with_tls(ReloadingServerTls::new(tls)?))
+    Ok(ReloadingServerTls::new(tls)?)
 }
 
 /// Binds the proxy's ports on its own address: the plain one, and the one for [`encrypted`].
@@ -112,20 +152,21 @@ pub(crate) async fn main(config: &Config, inherited: &mut Inherited) -> Result<(
 }
 
 /// Binds the proxy's ports on the node's address for pods. If it cannot be created there are none, `failures` has the
-/// reason, and pods get the other address if they can reach it. `tasks` keep the address, or try to make it.
+/// reason, and pods get the other address if they can reach it and trust its certificate. `tasks` keep the address, or
+/// try to make it. Returns the trust of pods, too.
 pub(crate) async fn for_pods(
     config: &mut Config,
     upstreams: &Upstreams,
     inherited: &mut Inherited,
     (tasks, failures): (&TaskGroup, &Failures),
     unwritten: &mut Unwritten,
-) -> Result<Vec<Server>, StartError> {
+) -> Result<(Vec<Server>, watch::Receiver<PodTrust>), StartError> {
     let Some(network) = config.network.clone() else {
-        if !config.hub().is_for_pods() {
+        if !config.hub().is_for_pods() || !serves_placed(config) {
             let why = format!("{}: --enable-dummy-if=false", without_own_address(config));
             failures.refused(node_network::ADDRESS, &why);
         }
-        return Ok(Vec::new());
+        return Ok((Vec::new(), trust_of_placed(config)));
     };
     let (address, wanted) = (network.address, network.clone());
     let ensured = tokio::task::spawn_blocking(move || wanted.ensure()).await;
@@ -151,7 +192,7 @@ pub(crate) async fn for_pods(
             };
             failed(why);
             network.retry(tasks, failed);
-            return Ok(Vec::new());
+            return Ok((Vec::new(), trust_of_placed(config)));
         }
     }
     let plain = SocketAddr::new(address, config.proxy_addr.port());
@@ -159,14 +200,19 @@ pub(crate) async fn for_pods(
     let plain = Server::bind_or_take(plain, "--dummy-if-ip, --proxy-port", inherited).await?;
     let secure = Server::bind_or_take(secure_addr, "--dummy-if-ip, --proxy-secure-port", inherited).await?;
     network.keep(tasks, failures.clone());
-    Ok(vec![plain, encrypted_for_pods(config, upstreams, secure, unwritten)?])
+    let (secure, trust) = encrypted_for_pods(config, upstreams, secure, tasks, unwritten)?;
+    Ok((vec![plain, secure], trust))
 }
 
 /// Says which address pods connect to while the hub has none of its own for them.
 fn without_own_address(config: &Config) -> String {
     let host = config.hub_host;
     match config.hub().is_for_pods() {
-        true => format!("pods connect to --bind-proxy-address={host}"),
+        true if serves_placed(config) => format!("pods connect to --bind-proxy-address={host}"),
+        true => format!(
+            "pods connect to kube-apiserver, because they do not trust the hub's own certificate at \
+             --bind-proxy-address={host}, and {SECURE_PEM} is missing"
+        ),
         false => format!("pods connect to kube-apiserver, because they cannot reach --bind-proxy-address={host}"),
     }
 }
@@ -179,6 +225,7 @@ fn self_signed(config: &Config, unwritten: &mut Unwritten) -> Result<PemPair, St
         "127.0.0.1".to_owned(),
         "localhost".to_owned(),
         config.hub_host.to_string(),
+        config.proxy_addr.ip().to_string(),
         config.node.clone(),
     ];
     authority.issue_server(&config.node, &names).map_err(fail)
@@ -231,11 +278,15 @@ pub(crate) fn unusable(path: &Path, error: io::Error) -> StartError {
 
 #[cfg(test)]
 mod tests {
-    use yurt_test_support::TestDir;
     use yurt_test_support::fault_fs::power::{Followed, Loss};
     use yurt_test_support::fault_fs::{FaultFs, Health};
+    use yurt_test_support::{TestDir, TestPki};
+
+    use clap::Parser as _;
+    use yurt_runtime::tls::{CertificateInfo, PemSource};
 
     use super::*;
+    use crate::config::Flags;
     use crate::proxy::caller::token::{self, NodeToken};
 
     const LOSSES: [Loss; 4] = [Loss::Killed, Loss::All, Loss::Bytes, Loss::Some];
@@ -244,6 +295,55 @@ mod tests {
     #[test]
     fn ipv6_pods_of_a_node_are_clients_of_their_own() {
         assert_eq!(limits().ipv6_prefix, 128);
+    }
+
+    #[test]
+    fn own_certificate_has_the_addresses_of_the_proxy_and_for_pods() {
+        let folder = TestDir::new();
+        let root = format!("--root-dir={}", folder.path().display());
+        let line = [
+            "yurthub",
+            "--node-name=n1",
+            "--server-addr=https://10.0.0.1:6443",
+            "--bind-proxy-address=::1",
+            &root,
+        ];
+        let config = Flags::try_parse_from(line).unwrap().check().unwrap();
+        let pair = self_signed(&config, &mut Unwritten::default()).unwrap();
+        let names = CertificateInfo::leaf(&PemSource::inline("own", pair.cert_pem))
+            .unwrap()
+            .names;
+        for name in ["::1", "fd00::2:1", "127.0.0.1", "n1"] {
+            assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn certificate_is_requested_unless_the_administrator_placed_one() {
+        let (folder, pki) = (TestDir::new(), TestPki::new());
+        let root = format!("--root-dir={}", folder.path().display());
+        let line = [
+            "yurthub",
+            "--node-name=n1",
+            "--server-addr=https://10.0.0.1:6443",
+            &root,
+        ];
+        let config = Flags::try_parse_from(line).unwrap().check().unwrap();
+        assert!(requests_certificate(&config));
+        std::fs::create_dir_all(folder.path().join("pki")).unwrap();
+        let place = |pair: PemPair| {
+            let text = format!("{}{}", pair.cert_pem, pair.key_pem);
+            std::fs::write(folder.path().join(SECURE_PEM), text).unwrap();
+        };
+        place(pki.server());
+        assert!(!requests_certificate(&config));
+        place(pki.node("n1"));
+        assert!(
+            requests_certificate(&config),
+            "OpenYurt's hub requested it for this node"
+        );
+        place(pki.node("n2"));
+        assert!(!requests_certificate(&config));
     }
 
     /// The token and the CA of a start; both files are on the disk.

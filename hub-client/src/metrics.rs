@@ -1,7 +1,7 @@
 //! Metrics of the hub; names begin with upstream's prefix `node_yurthub_`.
 //!
-//! `collections`: data, source and age of each collection, and the lag of the coordinator. `filters`: results of the data
-//! filters. `offline`: what is kept for the time without the cloud. `traffic`: bytes on the link to the cloud.
+//! `collections`: data, source and age of each collection, and the lag of the coordinator. `filters`: results of the
+//! data filters. `offline`: what is kept for the time without the cloud. `traffic`: bytes on the link to the cloud.
 
 pub(crate) mod collections;
 pub(crate) mod filters;
@@ -95,7 +95,10 @@ impl Metrics {
             )?,
             requests: IntCounterVec::new(name("requests_total", "Requests by answering component"), &["by"])?,
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
-            reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
+            reachable: IntGaugeVec::new(
+                name("server_healthy_status", "1 while the server is up: its probes succeed"),
+                &["server"],
+            )?,
             collections: Collections::new()?,
             filters: Filters::new()?,
             offline: OfflineMetrics::new()?,
@@ -175,6 +178,16 @@ mod tests {
     use yurt_test_support::misnamed_counters;
 
     use super::*;
+
+    /// `increase()` does not see the first count of a series that begins with it.
+    #[test]
+    fn counter_of_local_writes_begins_at_zero() {
+        let shown = Metrics::new().unwrap().registry.render();
+        for result in ["written", "gone", "refused"] {
+            let line = format!("node_yurthub_local_writes_total{{result=\"{result}\"}} 0\n");
+            assert!(shown.contains(&line), "{line}{shown}");
+        }
+    }
 
     #[test]
     fn name_ends_in_total_if_it_is_a_counter_except_for_upstreams_names() {

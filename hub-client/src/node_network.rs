@@ -1,9 +1,9 @@
-//! Address of the hub for this node's pods: the same on every node, on a dummy interface of the hub, or on loopback if the
-//! kernel has no such interfaces. Also the firewall's rules for it (`--enable-iptables`).
+//! Address of the hub for this node's pods: the same on every node, on a dummy interface of the hub, or on loopback if
+//! the kernel has no such interfaces. Also the firewall's rules for it (`--enable-iptables`).
 //!
-//! `rules` computes the changes; the programs `ip`, `iptables` and `nft` make them. Everything is idempotent, and only the
-//! hub's own interface, address, chain and table are touched. `yurthub cleanup` removes them; a stop of the hub does not,
-//! so that pods keep the address over a restart.
+//! `rules` computes the changes; the programs `ip`, `iptables` and `nft` make them. Everything is idempotent, and only
+//! the hub's own interface, address, chain and table are touched. `yurthub cleanup` removes them; a stop of the hub
+//! does not, so that pods keep the address over a restart.
 
 mod rules;
 #[cfg(test)]
@@ -36,7 +36,8 @@ const PROGRAM_MAX: Duration = Duration::from_secs(10);
 /// Seconds that iptables waits for the lock of other programs.
 const LOCK_SECONDS: &str = "5";
 
-/// Exit code of iptables without a resource: also if it cannot open the file of its lock, or the kernel refuses nftables.
+/// Exit code of iptables without a resource: also if it cannot open the file of its lock, or the kernel refuses
+/// nftables.
 const NO_RESOURCE: i32 = 4;
 /// Part of its message while another program holds the lock.
 const LOCK_IS_HELD: &str = "holding the xtables lock";
@@ -162,8 +163,9 @@ impl NodeNetwork {
         });
     }
 
-    /// Repeats [`Self::ensure`] after a start without the address. Once it succeeds the hub ends, and its service manager
-    /// starts it again: ports, filters and the certificate for pods depend on the address. `failed` records the reasons.
+    /// Repeats [`Self::ensure`] after a start without the address. Once it succeeds the hub ends, and its service
+    /// manager starts it again: ports, filters and the certificate for pods depend on the address. `failed` records the
+    /// reasons.
     pub(crate) fn retry(self, tasks: &TaskGroup, failed: impl Fn(String) + Send + Sync + 'static) {
         let stop = tasks.token();
         tasks.spawn_critical("make-node-network", async move {
@@ -209,8 +211,8 @@ impl NodeNetwork {
         }
     }
 
-    /// Sets the rules of iptables, or the table of nft if iptables is missing or fails. A kernel may lack what the installed
-    /// iptables needs.
+    /// Sets the rules of iptables, or the table of nft if iptables is missing or fails. A kernel may lack what the
+    /// installed iptables needs.
     fn ensure_rules(&self, programs: &dyn Programs) -> Result<(), String> {
         let iptables = self.iptables();
         let listed = programs.run(iptables, &list(), "");

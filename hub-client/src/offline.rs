@@ -7,7 +7,7 @@
 //! | status of the own Node and of pods on it | 200, sent to the cloud later ([`own`]) |
 //! | events of the node | 201 or 200, sent to the cloud later ([`events`]) |
 //! | token of a service account for the node | the last real one while it is valid ([`tokens`]) |
-//! | everything else | 503 with `Retry-After` |
+//! | everything else, and each dry run | 503 with `Retry-After` |
 //!
 //! Records on the disk have one format ([`record`], [`shelf`]). The proxy asks these parts after it found the
 //! cloud away (`proxy/offline.rs`); requests that the cloud answers pass unchanged.
@@ -23,11 +23,24 @@ pub(crate) mod reply;
 pub mod shelf;
 pub mod tokens;
 
-use http::StatusCode;
-use yurt_apimachinery::Status;
+use std::time::Duration;
+
+use http::{StatusCode, Uri};
+use yurt_apimachinery::query::Query;
+use yurt_apimachinery::{RequestInfo, Status};
 
 /// Maximum bytes of all answers of a kind that are copied at the same time.
 const COPIES_MAX: usize = 8 << 20;
+/// Maximum time of an attempt to send a kept write to a cloud that is not up.
+pub(crate) const SEND_AWAY_MAX: Duration = Duration::from_secs(5);
+/// Maximum time of such an attempt at a cloud that is up: a webhook may take 10 s, and the other writes wait.
+pub(crate) const SEND_UP_MAX: Duration = Duration::from_secs(20);
+
+/// True for a write that shall store nothing. Only the cloud can tell its outcome, so nothing here answers it, and its
+/// answer is not kept: it is no state of the object.
+pub(crate) fn is_dry_run(info: &RequestInfo, uri: &Uri) -> bool {
+    !info.verb.is_read_only() && Query::parse(uri.query()).get("dryRun").is_some()
+}
 
 /// True for a failure to send a request. The cloud may have acted on it after 504, so only what can be repeated without
 /// harm is answered here.

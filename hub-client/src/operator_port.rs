@@ -1,5 +1,5 @@
-//! The operator's port: the routes of every program, the join token (`/v1/token`) and the node's pods (`/pods`). It also
-//! answers while a new node waits for its certificate.
+//! The operator's port: the routes of every program, the join token (`/v1/token`) and the node's pods (`/pods`). It
+//! also answers while a new node waits for its certificate.
 
 mod pods;
 
@@ -152,7 +152,8 @@ fn answer(
     })
 }
 
-/// Receives `{"jointoken": "…"}` from a process of an allowed uid on this node, or from the holder of the present token.
+/// Receives `{"jointoken": "…"}` from a process of an allowed uid on this node, or from the holder of the present
+/// token.
 async fn receive_token(
     request: Request<Incoming>,
     peer: &Peer,
@@ -163,7 +164,7 @@ async fn receive_token(
     if request.method() != Method::POST && request.method() != Method::PUT {
         return refuse(StatusCode::METHOD_NOT_ALLOWED, "only POST and PUT");
     }
-    if !may_set_token(request.headers(), peer, uids, keeper) {
+    if !may_set_token(request.headers(), peer, uids, keeper).await {
         let why = "only a process of root on this node (uids of --node-identity-uids), or the bearer of the present join \
                    token, may set the join token";
         return refuse(StatusCode::FORBIDDEN, why);
@@ -195,15 +196,21 @@ async fn receive_token(
     }
 }
 
-fn may_set_token(headers: &HeaderMap, peer: &Peer, uids: &[u32], keeper: &CertificateKeeper) -> bool {
+async fn may_set_token(headers: &HeaderMap, peer: &Peer, uids: &[u32], keeper: &Arc<CertificateKeeper>) -> bool {
     let bearer = headers
         .get(AUTHORIZATION)
         .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    is_trusted(headers, peer, uids) || bearer.is_some_and(|token| keeper.knows(token))
+    if is_trusted(headers, peer, uids) {
+        return true;
+    }
+    match bearer {
+        Some(token) => keeper.knows(token).await,
+        None => false,
+    }
 }
 
-/// True for a process of an allowed uid on this node. A browser's request may come from a web page: it is recognised by its
-/// Origin, or by a host that is not an address of this node.
+/// True for a process of an allowed uid on this node. A browser's request may come from a web page: it is recognised by
+/// its Origin, or by a host that is not an address of this node.
 fn is_trusted(headers: &HeaderMap, peer: &Peer, uids: &[u32]) -> bool {
     let host = headers
         .get(HOST)

@@ -1,18 +1,18 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
-//! The rules are in `yurt-pool-protocol`: the source of a replica, how to resume when a source cannot, partial lists, the
-//! proof of a history.
+//! The rules are in `yurt-pool-protocol`: the source of a replica, how to resume when a source cannot, partial lists,
+//! the proof of a history.
 //!
 //! * Data from a source: [`follower`] keeps one stream per replica open and switches sources without a gap.
 //!   [`reflector`] lists and watches. [`partial_list_store`] keeps a partial list over broken connections; `listing`
 //!   fetches it. `nodepool` reads the membership where the cloud has NodePools, [`host_network`] a value for a filter.
-//!   `pool_label` reads the pool's name where no flag names it.
+//!   `pool_label` reads the pool's name where no flag names it, `pool_flag` compares the flag with the label.
 //! * State of the data: [`sources`] (freshness), [`membership`] (names of the members), [`scope`] (resources beyond
 //!   [`POOL_SCOPE`]), [`budget`] (bytes of all replicas).
 //! * Filtered views of the replicas: [`derived`].
 //! * Disk: [`disk`] opens the file, [`durable_copy`] is what it is opened as, [`origin`] its pool and cluster.
-//! * Cloud history: [`history_check`] asks whether the cloud still has it. [`ahead`] abandons a replica that is ahead of
-//!   the leader's; [`lag`] detects one that is behind.
+//! * Cloud history: [`history_check`] asks whether the cloud still has it. [`ahead`] abandons a replica that is ahead
+//!   of the leader's; [`lag`] detects one that is behind.
 //! * Forgeries: [`verify`] compares samples with the cloud, [`truth`] (pure) judges them, [`alarm`] reacts, and
 //!   [`distrust`] records them. [`warnings`] (pure) decides when a report of another member is checked.
 
@@ -32,6 +32,7 @@ pub mod membership;
 mod nodepool;
 pub mod origin;
 pub mod partial_list_store;
+pub(crate) mod pool_flag;
 pub(crate) mod pool_label;
 pub(crate) mod questions;
 pub mod reflector;
@@ -79,6 +80,15 @@ pub fn is_cached(name: &str) -> bool {
     name.starts_with(CACHED)
 }
 
+/// Last part of the names of the cache's replicas that are filled with the rights of callers with tokens.
+pub const OF_TOKENS: &str = "#tokens";
+
+/// True if the cache's replica of this name is filled with the rights of callers with tokens, not with the node's.
+#[must_use]
+pub fn is_of_tokens(name: &str) -> bool {
+    name.ends_with(OF_TOKENS)
+}
+
 /// All replicas of the hub and the state of their sources.
 pub struct PoolData {
     replicas: Replicas,
@@ -100,8 +110,8 @@ pub struct PoolData {
 // === impl PoolData ===
 
 impl PoolData {
-    /// Opens the replicas of a hub in `pool` from `folder`, which also records the set of replicas. What exceeds `limits`
-    /// is dropped and fetched again.
+    /// Opens the replicas of a hub in `pool` from `folder`, which also records the set of replicas. What exceeds
+    /// `limits` is dropped and fetched again.
     ///
     /// # Errors
     /// [`DiskError`] if neither a new file nor running without one helps.
@@ -248,8 +258,8 @@ impl PoolData {
         complete && self.sources.is_alive(name)
     }
 
-    /// True if replica `name` is fresh and the cloud has confirmed it. A leader states only this: the coordinator's data is
-    /// its own.
+    /// True if replica `name` is fresh and the cloud has confirmed it. A leader states only this: the coordinator's
+    /// data is its own.
     #[must_use]
     pub fn is_fresh_from_cloud(&self, name: &str) -> bool {
         self.is_fresh(name) && self.sources.of(name).confirmed == Source::Cloud

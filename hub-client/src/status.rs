@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use yurt_pool_protocol::election::HubState;
+use yurt_pool_protocol::feed::PoolStatus;
 use yurt_pool_protocol::names::ELECTION_LEASE;
 use yurt_pool_protocol::source::{CoordinatorState, Source};
 use yurt_runtime::admin::AdminRoutes;
@@ -25,6 +26,7 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::cache::store::Cache;
+use crate::filter::PodTrust;
 use crate::health::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::hub_config::HubConfig;
 use crate::identity::CertificateKeeper;
@@ -40,7 +42,7 @@ use crate::upstream::Cloud;
 /// Inputs of the report.
 pub(crate) struct Report {
     pub(crate) node: String,
-    pub(crate) pool: String,
+    pub(crate) pool: watch::Receiver<Option<String>>,
     pub(crate) data: Arc<PoolData>,
     /// The node's cache.
     pub(crate) cache: Cache,
@@ -51,6 +53,7 @@ pub(crate) struct Report {
     pub(crate) election: watch::Receiver<ElectionView>,
     pub(crate) hub_config: watch::Receiver<Arc<HubConfig>>,
     pub(crate) approval: watch::Receiver<Arc<Approval>>,
+    pub(crate) trust: watch::Receiver<PodTrust>,
     pub(crate) heartbeat: Arc<OwnHeartbeat>,
     pub(crate) offline: Arc<Offline>,
     pub(crate) metrics: Arc<Metrics>,
@@ -77,11 +80,12 @@ impl Report {
     /// Routes of the operator's port.
     pub(crate) fn routes(self: &Arc<Self>, readiness: Readiness) -> AdminRoutes {
         let (state, metrics, approval) = (self.clone(), self.clone(), self.approval.clone());
-        let data = self.data.clone();
+        let (data, trust) = (self.data.clone(), self.trust.clone());
         AdminRoutes::new(readiness, self.metrics.registry.clone())
             .with_state(move || state.state())
             .with_page("/debug/filters", move || {
-                filters::describe(&approval.borrow(), data.host_network().known())
+                let is_trusted = *trust.borrow() == PodTrust::Given;
+                filters::describe(&approval.borrow(), data.host_network().known(), is_trusted)
             })
             .with_metrics(move || metrics.render())
     }
@@ -130,9 +134,16 @@ impl Report {
             } else {
                 election.leader.clone()
             },
+            leader_silent_since: self.silent_since(&election.leader),
             leads: election.leadership.is_some(),
             cut_off: self.heartbeat.is_cut_off(),
         }
+    }
+
+    /// Returns the time since which `leader` is silent, if the coordinator reports that its lease has expired.
+    fn silent_since(&self, leader: &str) -> Option<String> {
+        let reach = self.coordinator.as_ref()?.borrow();
+        silent_since(leader, reach.status.as_deref()?)
     }
 
     /// Returns the name of a collection, and the reason for its absence if known.
@@ -202,6 +213,8 @@ impl Report {
         } else {
             election.leader
         };
+        let leads = election.leadership.is_some();
+        let silent_since = self.silent_since(&leader).filter(|_| !leads);
         let generation = self
             .data
             .pool_replicas()
@@ -209,9 +222,10 @@ impl Report {
             .max();
         json!({
             "node": self.node,
-            "nodePool": self.pool,
+            "nodePool": *self.pool.borrow(),
             "hubState": format!("{:?}", self.hub_state()),
             "leader": leader,
+            "leaderSilentSince": silent_since,
             "epoch": epoch.unwrap_or(0),
             "generation": generation.unwrap_or(0),
             "cloudReachable": self.cloud.borrow().is_up(),
@@ -284,5 +298,37 @@ impl Report {
         self.metrics.failures.set(self.data.failures().count());
         let approval = self.approval.borrow().clone();
         self.metrics.filters.set(&approval.table, approval.waits_for.is_none());
+    }
+}
+
+/// Returns the time since which `leader` is silent by `status`, which may still be about an earlier holder.
+fn silent_since(leader: &str, status: &PoolStatus) -> Option<String> {
+    let is_about_it = !leader.is_empty() && status.holder == leader;
+    status.holder_silent_since.clone().filter(|_| is_about_it)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_of_an_earlier_holder_is_not_that_of_the_leader() {
+        let status = PoolStatus {
+            holder: "n2_1".to_owned(),
+            holder_silent_since: Some("2026-11-30T00:00:00Z".to_owned()),
+            ..PoolStatus::default()
+        };
+        assert_eq!(silent_since("n2_1", &status), status.holder_silent_since);
+        assert_eq!(silent_since("n3_1", &status), None);
+        assert_eq!(
+            silent_since(
+                "",
+                &PoolStatus {
+                    holder: String::new(),
+                    ..status
+                }
+            ),
+            None
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Small files that the hub creates at its start, and that a disk does not take that is full or read-only: kept in memory,
-//! and written once it does.
+//! Small files that the hub creates at its start, and that a disk does not take that is full or read-only: kept in
+//! memory, and written once it does.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,8 @@ struct Unstored {
 // === impl Unwritten ===
 
 impl Unwritten {
-    /// Writes the file `name` below `root`, atomically and durably. If the disk takes nothing it is kept here for later.
+    /// Writes the file `name` below `root`, atomically and durably. If the disk takes nothing it is kept here for
+    /// later.
     ///
     /// # Errors
     /// All others than of a disk that is full or read-only; the message names the file.

@@ -1,5 +1,5 @@
-//! Connections of the hub to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
-//! behind a watch.
+//! Connections of the hub to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat
+//! waits behind a watch.
 
 pub(crate) mod attempts;
 mod availability;
@@ -142,8 +142,8 @@ pub struct Forwarding {
     pub calls: Lane,
     /// Watches and logs.
     pub streams: Lane,
-    /// Answers that a pod or a service writes (subresource `proxy`). They may be long, and one with too many headers ends
-    /// its connection.
+    /// Answers that a pod or a service writes (subresource `proxy`). They may be long, and one with too many headers
+    /// ends its connection.
     pub proxied: Lane,
     /// HTTP/1.1: upgrades, and reviews of a bearer's rights.
     pub single: HttpClient,
@@ -165,11 +165,11 @@ pub struct Cloud {
 /// Clients of the coordinator. It has a thousand hubs, so a follower keeps one connection to it and a leader two.
 #[derive(Clone, Debug)]
 pub struct CoordinatorClient {
-    /// Streams of the replicas, probes, election and leases, over one connection. A watch is read without delay, and a list
-    /// fills only its own stream's window. So small calls are answered between its parts.
+    /// Streams of the replicas, probes, election and leases, over one connection. A watch is read without delay, and a
+    /// list fills only its own stream's window. So small calls are answered between its parts.
     pub shared: HttpClient,
-    /// The feed, which connects with its first call. It is separate because snapshots fill the upstream direction, where
-    /// renewals must not wait.
+    /// The feed, which connects with its first call. It is separate because snapshots fill the upstream direction,
+    /// where renewals must not wait.
     pub feed: HttpClient,
     /// HTTP/1.1, for single requests: its errors distinguish a TLS alert of the peer from a broken connection.
     pub once: HttpClient,
@@ -199,11 +199,21 @@ impl Cloud {
         Self::of_servers(&[url])
     }
 
-    /// As [`Self::for_test`], of several servers.
+    /// As [`Self::for_test`], of several servers in the order of their priority.
     #[cfg(test)]
     pub(crate) fn of_servers(urls: &[&str]) -> Self {
-        let servers = urls.iter().map(|url| CloudServer::for_test(url));
-        Self::new(servers.collect(), LbMode::default(), None)
+        let client = |url: &&str| {
+            let uri: Uri = url.parse().expect("a URL");
+            HttpClient::new(uri, None, Protocol::Http1, CONNECT_TIMEOUT).expect("a client without TLS")
+        };
+        Self::of_clients(urls.iter().map(client))
+    }
+
+    /// As [`Self::of_servers`], each with this client for all purposes.
+    #[cfg(test)]
+    pub(crate) fn of_clients(clients: impl IntoIterator<Item = HttpClient>) -> Self {
+        let servers = clients.into_iter().map(CloudServer::for_test);
+        Self::new(servers.collect(), LbMode::Priority, None)
     }
 
     fn new(servers: Vec<CloudServer>, mode: LbMode, delegate_token: Option<RotatedToken>) -> Self {
@@ -250,6 +260,13 @@ impl Cloud {
         let count = places.len().max(1);
         places.rotate_left(first % count);
         places
+    }
+
+    /// True if a server is up.
+    #[must_use]
+    pub fn has_server_up(&self) -> bool {
+        let mut servers = self.servers.iter();
+        servers.any(|server| server.availability.is_up() == Some(true))
     }
 
     /// Server in use.
@@ -307,7 +324,7 @@ impl Forwarding {
     #[must_use]
     pub fn lane_for(&self, info: &RequestInfo) -> &Lane {
         match (info.verb, info.subresource.as_deref()) {
-            (Verb::Proxy, _) | (_, Some("proxy")) => &self.proxied,
+            _ if info.is_proxy() => &self.proxied,
             (Verb::Watch, _) | (_, Some("log")) => &self.streams,
             _ => &self.calls,
         }
@@ -322,9 +339,7 @@ impl Forwarding {
 
 impl CloudServer {
     #[cfg(test)]
-    fn for_test(url: &str) -> Self {
-        let uri: Uri = url.parse().expect("a URL");
-        let client = HttpClient::new(uri, None, Protocol::Http1, CONNECT_TIMEOUT).expect("a client without TLS");
+    fn for_test(client: HttpClient) -> Self {
         let lane = || Lane::new(client.clone(), NODE_WINDOW, TaskGroup::new());
         let forwarding = Forwarding {
             calls: lane(),
@@ -480,7 +495,8 @@ fn coordinator_client(
     Ok(Some(clients))
 }
 
-/// Returns the forwarding identity. It is used with the hub's own cloud servers, regardless of the server in its kubeconfig.
+/// Returns the forwarding identity. It is used with the hub's own cloud servers, regardless of the server in its
+/// kubeconfig.
 fn delegate_identity(config: &Config) -> Result<Option<Identity>, UpstreamError> {
     let flag = "delegate-kubeconfig";
     let Some(path) = &config.delegate_kubeconfig else {

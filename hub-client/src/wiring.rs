@@ -7,16 +7,19 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::ObjectKey;
+use yurt_apimachinery::Verb;
 use yurt_pool_protocol::source::CoordinatorState;
 use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
+use yurt_storage::Replica;
 
 use crate::cache::agents::Agents;
 use crate::cache::store::{self, Cache};
 use crate::config::Config;
-use crate::filter::FILTERS;
+use crate::failures::Failures;
 use crate::filter::binding::Table;
+use crate::filter::masterservice::MasterService;
+use crate::filter::{FILTERS, HubAddress, ObjectFilter as _, PodTrust, masterservice};
 use crate::health::{self, CloudReach, CoordinatorReach};
 use crate::hub_config::disk::ConfigFile;
 use crate::hub_config::{self, HubConfig};
@@ -46,7 +49,8 @@ use crate::replicas::alarm::{FINDINGS_MAX, Finding};
 use crate::replicas::derived::Derived;
 use crate::replicas::derived::inputs::{LiveInputs, NodeFacts};
 use crate::replicas::host_network::HostNetworkFollower;
-use crate::replicas::pool_label::PoolLabel;
+use crate::replicas::pool_flag::PoolFlagCheck;
+use crate::replicas::pool_label::{PoolLabel, PoolLabelFollower};
 use crate::status::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
@@ -60,6 +64,8 @@ pub(crate) use offline::KEPT;
 
 /// Collection with Service `default/kubernetes`.
 const SERVICES: &str = "services";
+/// Failure key: pods do without the hub, because it has no address of the family of Services.
+const FAMILY: &str = "IP family of Services";
 
 /// State shared by the parts of a hub.
 pub(crate) struct Wiring {
@@ -80,6 +86,12 @@ pub(crate) struct Wiring {
     findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
     cache: Cache,
     agents: Arc<Agents>,
+    /// Name of the node's pool; `None` while it is unknown.
+    pool: watch::Sender<Option<String>>,
+    /// True if this hub must not lead, because its Node may be of another pool than `--nodepool-name`.
+    other_pool: Arc<watch::Sender<bool>>,
+    /// Trust of pods in the hub's certificate for them.
+    trust: watch::Receiver<PodTrust>,
 }
 
 // === impl Wiring ===
@@ -93,6 +105,7 @@ impl Wiring {
         upstreams: Upstreams,
         data: Arc<PoolData>,
         metrics: Arc<Metrics>,
+        trust: watch::Receiver<PodTrust>,
     ) -> Self {
         let unknown = CoordinatorReach {
             state: CoordinatorState::Unreachable { since: clock.boot() },
@@ -116,6 +129,8 @@ impl Wiring {
         });
         Self {
             progress: Arc::new(FeedProgress::new(clock.clone())),
+            pool: watch::Sender::new(config.pool.clone()),
+            other_pool: Arc::new(watch::Sender::new(config.coordinator.is_some())),
             config,
             clock,
             tasks,
@@ -132,6 +147,7 @@ impl Wiring {
             hub_config: (config_file, hub_config),
             findings: (findings, Mutex::new(Some(found))),
             cache,
+            trust,
         }
     }
 
@@ -172,7 +188,7 @@ impl Wiring {
         };
         self.tasks
             .spawn_critical("follow-hub-config", follower.run(self.tasks.token()));
-        if !self.config.pool.is_empty() {
+        if !self.config.pool_name().is_empty() {
             let follower = HostNetworkFollower {
                 cloud: self.upstreams.cloud.clone(),
                 reach: self.cloud.0.subscribe(),
@@ -183,12 +199,30 @@ impl Wiring {
         }
     }
 
-    /// Starts following the label that names the pool, if no flag does.
+    /// Starts following the label that names the pool, or comparing it with the flag if this hub could lead its pool.
     pub(crate) fn start_pool_label(&self, label: PoolLabel) {
+        let (cloud, reach) = (self.upstreams.cloud.clone(), self.cloud.0.subscribe());
+        let (failures, token) = (self.data.failures().clone(), self.tasks.token());
         if self.config.is_pool_of_label {
-            let (cloud, reach) = (self.upstreams.cloud.clone(), self.cloud.0.subscribe());
-            let changed = label.changed(self.config.pool.clone(), cloud, reach, self.tasks.token());
-            self.tasks.spawn_critical("follow-pool-label", changed);
+            let known = self.pool.clone();
+            let follower = PoolLabelFollower {
+                label,
+                known,
+                cloud,
+                reach,
+                failures,
+            };
+            self.tasks.spawn_critical("follow-pool-label", follower.changed(token));
+        } else if self.config.coordinator.is_some() {
+            let check = PoolFlagCheck {
+                label,
+                flag: self.config.pool_name().to_owned(),
+                other_pool: self.other_pool.clone(),
+                cloud,
+                reach,
+                failures,
+            };
+            self.tasks.spawn_critical("check-pool-flag", check.run(token));
         }
     }
 
@@ -208,7 +242,7 @@ impl Wiring {
     /// Starts requesting and renewing the certificate of the HTTPS port for pods.
     fn start_serving_certificate(&self) {
         let services = self.data.replicas().named(SERVICES);
-        let kubernetes = ObjectKey::new(Some("default"), "kubernetes");
+        let kubernetes = masterservice::kubernetes();
         let addresses = move || {
             let services = services.as_ref().filter(|services| services.is_served())?;
             let service = services.collection().read(|held| held.object(&kubernetes).cloned())?;
@@ -231,6 +265,21 @@ impl Wiring {
             .spawn_critical("keep-serving-certificate", keeper.keep(self.tasks.token()));
     }
 
+    /// Starts a check of Service `default/kubernetes`: without an address of its family the hub gets no pods.
+    /// `masterservice` keeps the Service then, and nothing else tells the administrator.
+    fn start_family_check(&self) {
+        let hub = self.config.hub();
+        let services = self.data.replicas().named(SERVICES);
+        let Some(services) = services.filter(|_| hub.is_for_pods()) else {
+            return;
+        };
+        let checking = check_family(hub, services, self.approval.subscribe(), self.data.failures().clone());
+        let token = self.tasks.token();
+        self.tasks.spawn("check-family", async move {
+            token.run_until_cancelled(checking).await;
+        });
+    }
+
     /// Starts binding the filters as the ConfigMap says.
     fn start_binding(&self) {
         let (state, config) = (self.approval.clone(), self.hub_config.1.subscribe());
@@ -248,8 +297,9 @@ impl Wiring {
         let config = &self.config;
         let node = NodeFacts {
             node: config.node.clone(),
-            pool: config.pool.clone(),
+            pool: self.pool.subscribe(),
             hub: config.hub(),
+            trust: self.trust.clone(),
             options: config.filters.options,
         };
         let tokens = self.tokens();
@@ -282,11 +332,12 @@ impl Wiring {
                 cloud: self.cloud.0.subscribe(),
                 min_request_timeout: config.min_request_timeout,
                 clock: self.clock.clone(),
-                shutdown: end_watches,
+                shutdown: end_watches.clone(),
             },
             written: Arc::new(Written::new(self.clock.clone())),
         };
         self.start_binding();
+        self.start_family_check();
         let local = Arc::new(local);
         let cached = Cached {
             cache: self.cache.clone(),
@@ -296,10 +347,15 @@ impl Wiring {
         Proxy {
             node: config.node.clone(),
             callers: Callers::new(&config.node, config.identity.clone(), token),
-            approver: Approver::new(self.approval.subscribe(), self.data.clone(), !config.pool.is_empty()),
+            approver: Approver::new(
+                self.approval.subscribe(),
+                self.data.clone(),
+                self.trust.clone(),
+                !config.pool_name().is_empty(),
+            ),
             local,
             cached,
-            cloud: self.pass_through(),
+            cloud: self.pass_through(end_watches),
             offline,
             heartbeat,
             tasks: self.tasks.clone(),
@@ -310,7 +366,7 @@ impl Wiring {
         }
     }
 
-    fn pass_through(&self) -> PassThrough {
+    fn pass_through(&self, end_watches: CancellationToken) -> PassThrough {
         PassThrough {
             cloud: self.upstreams.cloud.clone(),
             reach: self.cloud.0.subscribe(),
@@ -318,6 +374,7 @@ impl Wiring {
             wake: self.cloud.1.clone(),
             streams: OpenAnswers::streams(),
             agents: self.agents.clone(),
+            end_watches,
         }
     }
 
@@ -331,7 +388,7 @@ impl Wiring {
     ) -> AdminRoutes {
         let report = Report {
             node: self.config.node.clone(),
-            pool: self.config.pool.clone(),
+            pool: self.pool.subscribe(),
             data: self.data.clone(),
             cache: self.cache.clone(),
             cloud: self.cloud.0.subscribe(),
@@ -344,6 +401,7 @@ impl Wiring {
             election: self.election.subscribe(),
             hub_config: self.hub_config.1.subscribe(),
             approval: self.approval.subscribe(),
+            trust: self.trust.clone(),
             heartbeat,
             offline,
             metrics: self.metrics.clone(),
@@ -357,5 +415,36 @@ impl Wiring {
         let coordinator = self.upstreams.coordinator.as_ref().map(|pool| pool.shared.clone());
         report.start(&self.config.node, coordinator, &self.tasks);
         report.routes(readiness)
+    }
+}
+
+/// Reports in `failures` that `masterservice` keeps Service `default/kubernetes` because of its family, while the
+/// kubelet has that filter.
+async fn check_family(
+    hub: HubAddress,
+    services: Arc<Replica>,
+    mut approval: watch::Receiver<Arc<Approval>>,
+    failures: Failures,
+) {
+    let key = masterservice::kubernetes();
+    let mut changes = services.collection().subscribe();
+    loop {
+        services.served().await;
+        changes.borrow_and_update();
+        let chain = approval
+            .borrow_and_update()
+            .table
+            .chain("kubelet", "", SERVICES, Verb::List);
+        let is_wanted = chain.names().contains(&MasterService.name());
+        let service = services.collection().read(|held| held.object(&key).cloned());
+        let kept = service.filter(|service| is_wanted && !masterservice::leads_to(hub, service));
+        failures.tell(FAMILY, kept.map(|service| masterservice::why_kept(hub, &service)));
+        let changed = tokio::select! {
+            changed = changes.changed() => changed,
+            changed = approval.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
     }
 }

@@ -47,7 +47,7 @@ func (c *Cloud) CoordinatorArgs(dir string, port int, pool string) ([]string, er
 		return nil, err
 	}
 	return []string{
-		"--profile=pool", "--nodepool=" + pool, "--trust-first-leader=true", "--data-dir=" + filepath.Join(dir, "coordinator"),
+		"--profile=pool", "--nodepool-name=" + pool, "--trust-first-leader=true", "--data-dir=" + filepath.Join(dir, "coordinator"),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
 		"--client-ca-file=" + c.CAFile, "--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
 	}, nil

@@ -208,7 +208,26 @@ func (c *Cloud) writeHubFiles(f HubFlags) (hubFiles, error) {
 	if err != nil {
 		return files, err
 	}
-	return files, delegate.Write(files.delegate)
+	if err := delegate.Write(files.delegate); err != nil {
+		return files, err
+	}
+	if f.ProxyAddress == "" || f.ProxyAddress == loopback {
+		return files, nil
+	}
+	return files, c.placeServingCertificate(files.root, f)
+}
+
+// placeServingCertificate does what an administrator does before the filters may lead pods to a hub at --bind-proxy-address.
+func (c *Cloud) placeServingCertificate(root string, f HubFlags) error {
+	pair, err := c.CA.IssueServer(f.Node, f.ProxyAddress)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(root, "pki")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "yurthub-server-current.pem"), append(pair.Cert, pair.Key...), 0o600)
 }
 
 // WaitState polls quickly until the hub is in the wanted state and returns the time of the first sighting.

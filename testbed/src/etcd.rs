@@ -1,4 +1,5 @@
-//! An etcd of three members under the pool's coordinators: mutual TLS, and each member a program that can be killed and paused.
+//! An etcd of three members under the pool's coordinators: mutual TLS, and each member a program that can be killed and
+//! paused.
 
 use std::time::Duration;
 

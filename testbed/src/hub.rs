@@ -44,7 +44,8 @@ pub struct Hub {
     pub link: Link,
     /// Link to the coordinator.
     pub pool_link: Link,
-    /// The hub's proxy port, with a client that acts as flanneld: no filter is bound to it, so its objects are the cloud's.
+    /// The hub's proxy port, with a client that acts as flanneld: no filter is bound to it, so its objects are the
+    /// cloud's.
     pub proxy: Api,
     /// The same port, with a client that acts as kube-proxy, whose view is filtered.
     pub kube_proxy: Api,
@@ -105,7 +106,8 @@ impl Election {
 // === impl Hub ===
 
 impl Hub {
-    /// Prepares the hub of `node`; the cloud and the pool's coordinators are behind links of its own. In namespaces there is one coordinator.
+    /// Prepares the hub of `node`; the cloud and the pool's coordinators are behind links of its own. In namespaces
+    /// there is one coordinator.
     pub async fn new(
         setup: &Setup,
         cloud: &Cloud,

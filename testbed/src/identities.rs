@@ -76,7 +76,8 @@ impl Identities {
         Ok(())
     }
 
-    /// Writes a serving certificate for the loopback interface and the testbed's own network; returns the files of certificate and key.
+    /// Writes a serving certificate for the loopback interface and the testbed's own network; returns the files of
+    /// certificate and key.
     pub fn server(&self, name: &str) -> Result<(PathBuf, PathBuf)> {
         self.replace_server(name, Issue::Usual)
     }
@@ -105,8 +106,8 @@ impl Identities {
         pair.context("serving certificate")
     }
 
-    /// A kubeconfig of `name` (with its groups) for the server at `address`. CA and certificate are files that it names, as
-    /// a kubelet's does.
+    /// A kubeconfig of `name` (with its groups) for the server at `address`. CA and certificate are files that it
+    /// names, as a kubelet's does.
     pub fn kubeconfig(&self, file: &str, name: &str, groups: &[&str], address: SocketAddr) -> Result<PathBuf> {
         let pem = self.replace_client(file, Issue::Usual, name, groups)?;
         let (ca, pem) = (

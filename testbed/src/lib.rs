@@ -1,11 +1,11 @@
-//! A pool of real programs on this machine, for the demo, the chaos runs and the benchmarks: ours, and the real Kubernetes
-//! programs.
+//! A pool of real programs on this machine, for the demo, the chaos runs and the benchmarks: ours, and the real
+//! Kubernetes programs.
 //!
 //! A whole pool: [`pool`] (all of its programs), [`cloud`], [`etcd`], [`hub`], [`client`], [`kubelet`], [`link`],
-//! [`disk`], [`sample`] (the objects); on the loopback interface, or in network namespaces with virtual links between them
-//! ([`net`]). The tools: [`identities`] (one CA for all), [`program`] (a child process that is restarted), [`real`]
-//! (kube-apiserver on etcd), [`api`] (a small client), [`ports`], [`mod@wait_for`] (bounded waiting). Program `demo` is the
-//! walkthrough.
+//! [`disk`], [`sample`] (the objects); on the loopback interface, or in network namespaces with virtual links between
+//! them ([`net`]). The tools: [`identities`] (one CA for all), [`program`] (a child process that is restarted),
+//! [`real`] (kube-apiserver on etcd), [`api`] (a small client), [`ports`], [`mod@wait_for`] (bounded waiting). Program
+//! `demo` is the walkthrough.
 #![allow(clippy::print_stdout, reason = "a run prints where its files are")]
 
 pub mod api;

@@ -354,8 +354,8 @@ mod tests {
         );
     }
 
-    /// A process that starts inherits all sockets until it runs its program, also one that was only bound to find a free
-    /// port.
+    /// A process that starts inherits all sockets until it runs its program, also one that was only bound to find a
+    /// free port.
     #[tokio::test]
     async fn a_link_opens_while_programs_start() {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();

@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn hubs_read_pool_data_and_nothing_else() {
-        let found = rules(&["yurt-hub", "yurt-hub-cfg"]);
+        let found = rules(&["yurt-hub-pool-data", "yurt-hub-cfg"]);
         let (cluster, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(resource, _)| resource == "namespaces");
         // The one Namespace that identifies the cluster.
         assert_eq!(cluster, [("namespaces".to_owned(), "get".to_owned())]);
@@ -107,23 +107,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wider_than_stock_is_labelled_so_and_nothing_else_is() {
-        let wide: Vec<(String, bool)> = objects()
-            .expect("the file must parse")
-            .iter()
-            .map(|object| {
-                let labelled = object["metadata"]["labels"]["openyurt.io/wider-than-stock"] == "true";
-                (
-                    object["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
-                    labelled,
-                )
-            })
-            .collect();
-        assert_eq!(wide.iter().filter(|(_, labelled)| *labelled).count(), 2);
-        assert!(
-            wide.iter()
-                .all(|(name, labelled)| *labelled == (name == "yurt-hub-pool-members")),
-            "{wide:?}"
+    fn blocks_that_may_be_left_out_are_labelled_and_nothing_else_is() {
+        let objects = objects().expect("the file must parse");
+        let labelled = |key: &str, value: &str| -> Vec<&str> {
+            let is_labelled = |object: &&Value| object["metadata"]["labels"][key] == value;
+            let names = objects
+                .iter()
+                .filter(is_labelled)
+                .map(|o| o["metadata"]["name"].as_str());
+            names.map(Option::unwrap_or_default).collect()
+        };
+        assert_eq!(
+            labelled("openyurt.io/wider-than-stock", "true"),
+            ["yurt-hub-pool-members"; 2]
+        );
+        let (role, policy) = ("yurt-delegate-heartbeat", "forwarded-heartbeats-are-marked");
+        assert_eq!(
+            labelled("openyurt.io/heartbeats", "forwarded"),
+            [role, role, policy, policy]
+        );
+        let named = |name: &str| objects.iter().filter(|o| o["metadata"]["name"] == name).count();
+        assert_eq!(
+            [named("yurt-hub-pool-members"), named(role), named(policy)],
+            [2; 3],
+            "all of them"
         );
         assert_eq!(
             rules(&["yurt-hub-pool-members"]),

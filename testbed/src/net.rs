@@ -1,8 +1,9 @@
-//! A private network: cloud, coordinator and hubs in network namespaces, joined by virtual links that lose, delay, duplicate,
-//! reorder or drop packets below TCP.
+//! A private network: cloud, coordinator and hubs in network namespaces, joined by virtual links that lose, delay,
+//! duplicate, reorder or drop packets below TCP.
 //!
-//! `link_conditions` and `tcp_reset` decide (pure), `virtual_link` carries, [`namespace`], `tun` and [`port_forward`] use the kernel.
-//! The programs see a real network: the kernel's own TCP times out, retransmits and resets their sockets.
+//! `link_conditions` and `tcp_reset` decide (pure), `virtual_link` carries, [`namespace`], `tun` and [`port_forward`]
+//! use the kernel. The programs see a real network: the kernel's own TCP times out, retransmits and resets their
+//! sockets.
 //!
 //! Addresses are the same in every testbed; they are not reachable from outside its namespaces.
 
@@ -93,8 +94,8 @@ impl Net {
                 Tun::open(self.namespace(place), &format!("hub{number}"), far, own)?,
             ];
             let (link, mode, counters) = Link::unconnected(SocketAddr::from((far, port)));
-            // Every direction of every virtual link has random numbers of its own; `connect` distinguishes the directions by the
-            // lowest bit.
+            // Every direction of every virtual link has random numbers of its own; `connect` distinguishes the
+            // directions by the lowest bit.
             let seed = self.seed.wrapping_mul(1 << 16)
                 ^ (u64::from(number) << 2)
                 ^ (u64::from(place == ProgramNamespace::Pool) << 1);

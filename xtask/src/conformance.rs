@@ -1,7 +1,7 @@
 //! `cargo xtask conformance`: the tests for each conformance case, and their results.
 //!
-//! Cases are listed in `docs/conformance.md`; tests claim them in their comments (`Conformance: 2.53, 3.G02`). The tidy check
-//! of the same name compares both; this command also runs the tests.
+//! Cases are listed in `docs/conformance.md`; tests claim them in their comments (`Conformance: 2.53, 3.G02`). The tidy
+//! check of the same name compares both; this command also runs the tests.
 
 mod cases;
 mod claims;

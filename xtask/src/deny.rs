@@ -1,7 +1,8 @@
 //! Checks licences, banned crates, sources and advisories of the dependency tree, with a pinned version of cargo-deny.
 //!
-//! The tool is installed once for a user, below the home of cargo: its build takes minutes. Advisories need their database. If it can neither be fetched
-//! nor is cached, they are skipped, and a line says so. The other checks need no network.
+//! The tool is installed once for a user, below the home of cargo: its build takes minutes. Advisories need their
+//! database. If it can neither be fetched nor is cached, they are skipped, and a line says so. The other checks need no
+//! network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

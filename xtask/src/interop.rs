@@ -62,8 +62,8 @@ pub(crate) fn prepare() -> Result<()> {
     command::run(go()?.args(["test", "-run", "^$", "./..."]))
 }
 
-/// Installs iptables on a CI machine with apt-get. Elsewhere it is left to the user: without it, the test of kube-proxy's
-/// traffic is skipped.
+/// Installs iptables on a CI machine with apt-get. Elsewhere it is left to the user: without it, the test of
+/// kube-proxy's traffic is skipped.
 fn install_iptables() {
     let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
     if !is_ci || command::succeeds(Command::new("iptables").arg("--version")) {

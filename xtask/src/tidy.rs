@@ -77,7 +77,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "length",
-        wants: "no file is over 600 lines without its tests",
+        wants: "no file is over 600 lines without its tests, no comment over 120 columns",
         run: length::check,
     },
     Check {

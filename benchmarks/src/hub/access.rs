@@ -1,5 +1,5 @@
-//! Ways to the cloud: directly, through a reverse proxy, through our hub, through OpenYurt's hub. Each has a link of its
-//! own, whose bytes are counted and which can be cut.
+//! Ways to the cloud: directly, through a reverse proxy, through our hub, through OpenYurt's hub. Each has a link of
+//! its own, whose bytes are counted and which can be cut.
 
 use std::fmt;
 use std::os::unix::fs::symlink;

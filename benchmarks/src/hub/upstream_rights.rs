@@ -1,4 +1,5 @@
-//! Prerequisites of OpenYurt's hubs in the cloud, as its chart installs them: the kind NodePool, and rights of their group.
+//! Prerequisites of OpenYurt's hubs in the cloud, as its chart installs them: the kind NodePool, and rights of their
+//! group.
 
 use anyhow::Result;
 use serde_json::{Value, json};

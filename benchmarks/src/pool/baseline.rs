@@ -1,7 +1,9 @@
-//! kube-apiserver on etcd as the pool's server, as upstream has it, with a copier of ours in place of upstream's leader.
+//! kube-apiserver on etcd as the pool's server, as upstream has it, with a copier of ours in place of upstream's
+//! leader.
 //!
 //! The copier does one thing: it writes each change of a slice in the cloud to the pool's server, which gives it a new
-//! resourceVersion. It is in this process, so its own cost is in no row. It has no election and no filters, and deletes nothing.
+//! resourceVersion. It is in this process, so its own cost is in no row. It has no election and no filters, and deletes
+//! nothing.
 
 use std::time::Duration;
 

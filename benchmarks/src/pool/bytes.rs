@@ -57,8 +57,8 @@ pub(super) async fn measure(environment: &Environment, notes: &mut Notes<'_>) ->
         Unit::Kib,
         per_hub / 1024.0,
     );
-    // As it goes over the link, compressed. A hub alone reads what the leader reads. A Service is small beside its slice; it
-    // is left out on both sides.
+    // As it goes over the link, compressed. A hub alone reads what the leader reads. A Service is small beside its
+    // slice; it is left out on both sides.
     let data = once * LARGE / SLICES as f64;
     for hubs in COMPUTED {
         let hubs = hubs as f64;

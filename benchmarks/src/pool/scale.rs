@@ -1,8 +1,9 @@
 //! `cargo xtask scale`: one coordinator under as many hubs as a large pool has.
 //!
-//! Three hubs are real: they elect a leader, feed the coordinator and show what a follower asks. All others are simulated
-//! ([`crowd`]): one TLS connection each, with the requests that the real follower sends. The last part lets all of them lose the
-//! cloud, and times how long the leader needs to forward their heartbeats over a link with a round trip of 300 ms.
+//! Three hubs are real: they elect a leader, feed the coordinator and show what a follower asks. All others are
+//! simulated ([`crowd`]): one TLS connection each, with the requests that the real follower sends. The last part lets
+//! all of them lose the cloud, and times how long the leader needs to forward their heartbeats over a link with a round
+//! trip of 300 ms.
 
 mod crowd;
 

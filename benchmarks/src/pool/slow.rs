@@ -1,7 +1,7 @@
 //! A first sync over 50 kbit/s, once left alone and once cut again and again, with the hub killed in between (row 21).
 //!
-//! The link is a virtual link between network namespaces, so its bytes are those of packets, headers and retransmissions included.
-//! Where that is not permitted it is a proxy on the loopback interface.
+//! The link is a virtual link between network namespaces, so its bytes are those of packets, headers and
+//! retransmissions included. Where that is not permitted it is a proxy on the loopback interface.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! `cargo xtask soak`: does anything grow while the coordinator, then the cloud too, cannot be reached?
 //!
-//! A pool works under load for the first third of the time (everything grows to its size), without its coordinator for the
-//! second, without the cloud as well for the third. Growth is the slope of a straight line through the samples after
-//! [`WARM_UP`] of each part, over that part.
+//! A pool works under load for the first third of the time (everything grows to its size), without its coordinator for
+//! the second, without the cloud as well for the third. Growth is the slope of a straight line through the samples
+//! after [`WARM_UP`] of each part, over that part.
 
 use std::path::Path;
 use std::time::Duration;

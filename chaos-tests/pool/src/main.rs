@@ -1,4 +1,5 @@
-//! Faults against a pool of real processes: `cargo xtask chaos` and `cargo xtask links` are subcommands of this program.
+//! Faults against a pool of real processes: `cargo xtask chaos` and `cargo xtask links` are subcommands of this
+//! program.
 //!
 //! Reading order:
 //! * [`processes`]: programs are killed, paused, cut off and attacked, while clients record every event they receive;

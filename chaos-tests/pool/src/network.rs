@@ -213,7 +213,8 @@ async fn impaired(pool: &mut TestPool, mode: Mode, lasts: Duration) -> Result<()
     Ok(())
 }
 
-/// Drops everything in one direction of a virtual link of the leader: another hub leads soon, and the clients are unaffected.
+/// Drops everything in one direction of a virtual link of the leader: another hub leads soon, and the clients are
+/// unaffected.
 async fn half_open(pool: &mut TestPool, end: End, mode: Mode) -> Result<()> {
     let before = in_order(pool).await?;
     let old = before.leader;

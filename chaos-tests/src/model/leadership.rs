@@ -29,9 +29,9 @@ pub struct Bounds {
     pub hubs: u8,
     /// True if the last hub is a foreign elector: no resourceVersion, the clock of another host.
     pub foreign: bool,
-    /// True if the lease is that of a pool, whose rules the coordinator's code decides, and the last hub is a member with a
-    /// stolen key: it writes at any time, with the present resourceVersion. Otherwise the guard is that of other leases,
-    /// which is weaker; properties that hold with it hold in a pool.
+    /// True if the lease is that of a pool, whose rules the coordinator's code decides, and the last hub is a member
+    /// with a stolen key: it writes at any time, with the present resourceVersion. Otherwise the guard is that of other
+    /// leases, which is weaker; properties that hold with it hold in a pool.
     pub hostile: bool,
     /// RVs the coordinator issues in one store.
     pub writes: u8,

@@ -1,5 +1,5 @@
-//! Answers queries about the objects that credentials and rights are bound to, from the objects this server holds. There is
-//! no index that could be out of date: the pods of one node in one namespace are few.
+//! Answers queries about the objects that credentials and rights are bound to, from the objects this server holds.
+//! There is no index that could be out of date: the pods of one node in one namespace are few.
 
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, meta};

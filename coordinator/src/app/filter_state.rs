@@ -15,6 +15,7 @@ use crate::bodies::Bodies;
 use crate::config::{Config, Profile};
 use crate::fair_queue::{FairQueueLimits, FairQueues};
 use crate::metrics::Metrics;
+use crate::open_answers::OpenAnswers;
 
 /// State of the filters, built once.
 pub(crate) struct FilterState {
@@ -28,6 +29,8 @@ pub(crate) struct FilterState {
     pub(crate) audit_log: Option<AuditLog>,
     /// Requests in flight.
     pub(crate) fair_queues: FairQueues,
+    /// Answers that callers receive.
+    pub(crate) open_answers: OpenAnswers,
     /// Bodies in memory.
     pub(crate) bodies: Arc<Bodies>,
 }
@@ -58,6 +61,7 @@ impl FilterState {
             tokens: Tokens::open(config)?,
             audit_log: AuditLog::open(config, audit_counters, clock)?,
             fair_queues: FairQueues::new(&limits, metrics),
+            open_answers: OpenAnswers::new(config.profile),
             bodies: Arc::default(),
         })
     }

@@ -29,6 +29,8 @@ impl App {
     fn export_collections(&self) {
         let now = self.clock.boot();
         for fed in self.feed.collections() {
+            self.metrics.fed(fed.name());
+            self.feed.metrics().fed(fed.name());
             self.metrics.collection(&CollectionFigures {
                 name: fed.name(),
                 objects: fed.objects(),
@@ -58,8 +60,9 @@ impl App {
 
     fn export_election(&self) {
         let election = self.feed.fence().election();
+        let is_silent = self.leader_silent_since().is_some();
         self.metrics.election(&ElectionFigures {
-            holder: &election.holder,
+            leader: if is_silent { "" } else { &election.holder },
             epoch: election.epoch,
             members: self.feed.members().names().map_or(0, |names| names.len()),
             delegated_leases: self.feed.delegated_leases(),

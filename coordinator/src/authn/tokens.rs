@@ -1,7 +1,7 @@
 //! Service account tokens: their keys, issuers and audiences, and the objects they are bound to.
 //!
-//! If this server owns service accounts, pods, secrets or nodes, a token ends with the object it is bound to. If it does
-//! not (profile `pool`), only signature, issuer, audience and times count.
+//! If this server owns service accounts, pods, secrets or nodes, a token ends with the object it is bound to. If it
+//! does not (profile `pool`), only signature, issuer, audience and times count.
 
 use std::path::PathBuf;
 use std::sync::Arc;

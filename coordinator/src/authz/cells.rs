@@ -1,7 +1,8 @@
 //! Every right of profile `pool`, compared with a reviewed file: `pool_cells.txt`.
 //!
-//! A cell is identity × verb × resource × place. The file lists the allowed cells, those of one identity, resource and place
-//! on a line. `UPDATE_POOL_CELLS=1 cargo test -p yurt-coordinator --lib pool_cells` writes it; read the difference.
+//! A cell is identity × verb × resource × place. The file lists the allowed cells, those of one identity, resource and
+//! place on a line. `UPDATE_POOL_CELLS=1 cargo test -p yurt-coordinator --lib pool_cells` writes it; read the
+//! difference.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Rights of a node in profile `standalone`: kube-apiserver's Node authorizer.
 //!
-//! A node reads its own Node, the pods bound to it, and by name the objects that those pods refer to. `admission`, which
-//! sees the object, checks its writes further.
+//! A node reads its own Node, the pods bound to it, and by name the objects that those pods refer to. `admission`,
+//! which sees the object, checks its writes further.
 
 use yurt_pool_protocol::names::NODE_LEASES;
 

@@ -1,8 +1,9 @@
-//! RBAC: decides by Role, ClusterRole, RoleBinding and ClusterRoleBinding objects, with exactly the semantics of kube-apiserver.
+//! RBAC: decides by Role, ClusterRole, RoleBinding and ClusterRoleBinding objects, with exactly the semantics of
+//! kube-apiserver.
 //!
-//! Pure. Rules only add up: a request is denied unless a rule of a binding that names the caller allows it. In reading order: this file
-//! (queries of a [`Policy`]), `parse` (objects to rules), `aggregation` (roles made of roles). Then `bootstrap` (the roles that every
-//! control plane has), `files` (the operator's objects).
+//! Pure. Rules only add up: a request is denied unless a rule of a binding that names the caller allows it. In reading
+//! order: this file (queries of a [`Policy`]), `parse` (objects to rules), `aggregation` (roles made of roles). Then
+//! `bootstrap` (the roles that every control plane has), `files` (the operator's objects).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

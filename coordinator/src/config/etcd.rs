@@ -15,8 +15,8 @@ const MARK_FILE: &str = "etcd-mark";
 /// Connection to etcd, and limits of its use.
 #[derive(Clone, Debug, Args)]
 pub struct EtcdFlags {
-    /// etcd servers to use as store, as a comma-separated list of URLs; several coordinators may share them. Default: none;
-    /// the embedded store below --data-dir is used.
+    /// etcd servers to use as store, as a comma-separated list of URLs; several coordinators may share them. They need
+    /// version 3.4.31, 3.5.13, 3.6 or later. Default: none; the embedded store below --data-dir is used.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
 
@@ -46,8 +46,8 @@ pub struct EtcdFlags {
     #[arg(long, value_name = "DURATION", default_value = "5m", requires = "etcd_servers")]
     pub etcd_compaction_interval: GoDuration,
 
-    /// Largest request that etcd accepts, in bytes. Set it to --max-request-bytes of etcd, which etcd does not report. An
-    /// object of pool data that does not fit is refused with its name.
+    /// Largest request that etcd accepts, in bytes. Set it to --max-request-bytes of etcd, which etcd does not report.
+    /// An object of pool data that does not fit is refused with its name.
     #[arg(long, value_name = "BYTES", default_value_t = etcd3::MAX_REQUEST_BYTES, requires = "etcd_servers")]
     pub etcd_max_request_bytes: usize,
 }
@@ -59,6 +59,22 @@ impl EtcdFlags {
     #[must_use]
     pub fn is_used(&self) -> bool {
         !self.etcd_servers.is_empty()
+    }
+
+    /// Rejects `https` without the authorities of the servers' certificates.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let is_https = |server: &&String| {
+            server
+                .get(..6)
+                .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+        };
+        let https = self.etcd_servers.iter().find(is_https);
+        match https.filter(|_| self.etcd_cafile.is_none()) {
+            Some(server) => Err(format!(
+                "--etcd-cafile: {server} of --etcd-servers needs the PEM file with the authorities of its certificate"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Configuration of the store; `space` tags its RVs, `data_dir` keeps its mark.

@@ -81,7 +81,8 @@ impl Lives {
         }
     }
 
-    /// True if `event` has lived for `ttl` since its last write, `now` by the clock of the day and `boot` since the boot.
+    /// True if `event` has lived for `ttl` since its last write, `now` by the clock of the day and `boot` since the
+    /// boot.
     fn is_over(&mut self, event: &Object, now: UnixTime, boot: BootTime) -> bool {
         let has_lived = |written: i64| {
             let lived = u64::try_from(now.secs.saturating_sub(written));
@@ -106,7 +107,8 @@ impl Lives {
     }
 }
 
-/// The time that an embedded store gave a write, in seconds: the time of day, or more if it had given a later one before.
+/// The time that an embedded store gave a write, in seconds: the time of day, or more if it had given a later one
+/// before.
 fn time_of_rv(event: &Object) -> i64 {
     let micros = event.resource_version().0 & !ResourceVersion::OWN_BIT;
     i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX)

@@ -1,5 +1,6 @@
-//! Garbage-collects the leases of nodes that left the pool. In a cluster the garbage collector follows the Node's uid; the
-//! coordinator has no Nodes. Without this, every leader would read such a lease, which would offer a relay for ever.
+//! Garbage-collects the leases of nodes that left the pool. In a cluster the garbage collector follows the Node's uid;
+//! the coordinator has no Nodes. Without this, every leader would read such a lease, which would offer a relay for
+//! ever.
 //!
 //! Age is measured on the coordinator's own clock since the last observed change of the lease, never by the lease's own
 //! fields.
@@ -21,15 +22,16 @@ use crate::registry::own::Intent;
 /// Bounds of the interval between checks, which is a quarter of the time to live.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Node leases of nodes that are no members, with the version and time of the first observation. At most one entry per such
-/// lease.
+/// Node leases of nodes that are no members, with the version and time of the first observation. At most one entry per
+/// such lease.
 #[derive(Debug, Default)]
 struct Departed(BTreeMap<ObjectKey, (ResourceVersion, BootTime)>);
 
 // === impl Departed ===
 
 impl Departed {
-    /// The leases to delete now: of nodes that are not among `members`, unchanged for `ttl`. `leases` has to be complete.
+    /// The leases to delete now: of nodes that are not among `members`, unchanged for `ttl`. `leases` has to be
+    /// complete.
     fn due<'a>(
         &mut self,
         leases: impl Iterator<Item = &'a Object>,

@@ -1,5 +1,5 @@
-//! Bodies of a snapshot that is still arriving. Few are kept in memory, many in an unnamed file that ends with the process.
-//! The disk bounds them, not the memory.
+//! Bodies of a snapshot that is still arriving. Few are kept in memory, many in an unnamed file that ends with the
+//! process. The disk bounds them, not the memory.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

@@ -32,8 +32,8 @@ pub(crate) struct PoolCollection {
 #[derive(Debug)]
 pub(crate) struct PoolCollections(RwLock<Arc<BTreeMap<String, Arc<PoolCollection>>>>);
 
-/// Nodes that fed a collection since it was voided. It outlives the collection, whose resource may leave the pool's scope
-/// and return.
+/// Nodes that fed a collection since it was voided. It outlives the collection, whose resource may leave the pool's
+/// scope and return.
 // A leaf.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SinceVoid(Arc<Mutex<Feeders>>);

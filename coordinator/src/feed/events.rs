@@ -20,8 +20,8 @@ use super::{Feed, FeedError, fence};
 use crate::authn::User;
 
 impl Feed {
-    /// Applies one batch as a whole or not at all. It is durable a few seconds later: a crash costs a resend. Where several
-    /// coordinators share the data, it is stored immediately, for the others to see.
+    /// Applies one batch as a whole or not at all. It is durable a few seconds later: a crash costs a resend. Where
+    /// several coordinators share the data, it is stored immediately, for the others to see.
     pub(super) async fn take_events(
         &self,
         collection: &PoolCollection,

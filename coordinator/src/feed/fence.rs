@@ -1,7 +1,7 @@
 //! The epoch record in the store: its key, and the precondition on it.
 //!
-//! The record lies next to the election lease and changes, in the same transaction, only when the holder does. The fence
-//! (`yurt_pool_protocol::fence`) follows it at publication, before readers see the lease.
+//! The record lies next to the election lease and changes, in the same transaction, only when the holder does. The
+//! fence (`yurt_pool_protocol::fence`) follows it at publication, before readers see the lease.
 
 use yurt_pool_protocol::fence::Election;
 use yurt_storage::{Action, Expect, Op};

@@ -1,8 +1,8 @@
 //! Membership: the nodes of `--initial-members`, or those that a leader has fed.
 //!
-//! With `--members-from-leader` both count. While neither source exists, no node is a member. With `--trust-first-leader`
-//! every node of the cluster is one until the first snapshot of the members collection. Members fed by a leader are loaded
-//! from the disk afterwards, until an administrator voids them.
+//! With `--members-from-leader` both count. While neither source exists, no node is a member. With
+//! `--trust-first-leader` every node of the cluster is one until the first snapshot of the members collection. Members
+//! fed by a leader are loaded from the disk afterwards, until an administrator voids them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

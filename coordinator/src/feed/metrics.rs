@@ -63,6 +63,11 @@ impl FeedMetrics {
         })
     }
 
+    /// Begins the counter of voids of a fed collection at zero, so that an increase is seen.
+    pub(crate) fn fed(&self, collection: &str) {
+        self.voids.with_label_values(&[collection]);
+    }
+
     /// Counts an applied batch.
     pub(crate) fn batch(&self, collection: &str, is_late: bool) {
         self.batches.with_label_values(&[collection]).inc();

@@ -1,7 +1,8 @@
 //! Resources that the pool shares: those of the command line, and those that the leader sent.
 //!
-//! The leader's resources are a record of the store. It outlives a restart and reaches the other coordinators of an etcd.
-//! The record is written in a transaction that also compares the epoch record; only the present leader changes it.
+//! The leader's resources are a record of the store. It outlives a restart and reaches the other coordinators of an
+//! etcd. The record is written in a transaction that also compares the epoch record; only the present leader changes
+//! it. Over etcd the transaction also deletes the data of every resource that enters or leaves the scope.
 
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub(crate) struct Scope {
     configured: Vec<SharedResource>,
     /// Resources sent by the leader; `None` until the first call.
     told: watch::Sender<Option<Vec<SharedResource>>>,
+    /// Names of unshared resources whose data the file still has.
+    leftovers: parking_lot::Mutex<Vec<String>>,
     /// Serializes changes.
     changing: tokio::sync::Mutex<()>,
     /// Serializes calls.
@@ -62,6 +65,7 @@ impl Scope {
         Self {
             configured: shared.map(|one| SharedResource::of(one.objects().kind())).collect(),
             told: watch::Sender::default(),
+            leftovers: parking_lot::Mutex::default(),
             changing: tokio::sync::Mutex::default(),
             turn: Arc::default(),
         }
@@ -117,6 +121,19 @@ impl Scope {
         let is_new = |one: &SharedResource| self.configured.iter().all(|other| other.name() != one.name());
         told.into_iter().filter(is_new).collect()
     }
+
+    /// Names that leave and names that enter the scope if `after` follows `before`. Those of the command line do
+    /// neither.
+    fn moved(&self, before: &[SharedResource], after: &[SharedResource]) -> (Vec<String>, Vec<String>) {
+        let is_in = |all: &[SharedResource], name: &str| all.iter().any(|one| one.name() == name);
+        let without = |all: &[SharedResource], others: &[SharedResource]| {
+            let names = all.iter().map(SharedResource::name);
+            names
+                .filter(|name| !is_in(others, name) && !is_in(&self.configured, name))
+                .collect()
+        };
+        (without(before, after), without(after, before))
+    }
 }
 
 // === impl Feed ===
@@ -164,13 +181,10 @@ impl Feed {
             fence::guard(&election)
         };
         let before = self.scope.told.borrow().clone();
-        let is_gone = |name: &String| taken.iter().all(|one| one.name() != *name);
-        let gone = before
-            .iter()
-            .flatten()
-            .map(SharedResource::name)
-            .filter(is_gone)
-            .collect();
+        let (gone, new) = self.scope.moved(before.as_deref().unwrap_or_default(), &taken);
+        // An earlier deletion may have failed, or a coordinator may have ended before it.
+        let moved = gone.iter().chain(&new);
+        let deletions: Vec<Op> = moved.filter_map(|name| self.replicas.deletion(name)).collect();
         let told = ScopeChange { refused, gone };
         if before.as_ref() == Some(&taken) {
             return Ok(told);
@@ -181,7 +195,8 @@ impl Feed {
             expect: Expect::Any,
             action: Action::Put(bytes::Bytes::from(record).into(), Durability::Durable),
         };
-        match self.storage.write(guard.into_iter().chain([put]).collect()).await {
+        let ops = guard.into_iter().chain([put]).chain(deletions);
+        match self.storage.write(ops.collect()).await {
             Ok(_) => Ok(told),
             Err(StorageError::Conflict { key, .. }) if key == fence::EPOCH_KEY => Err(self.fenced().into()),
             Err(error) => Err(status_error::of_storage(&error).into()),
@@ -190,31 +205,35 @@ impl Feed {
 
     /// Creates and removes collections so that they match the shared resources, and calls `serve` to show them to
     /// readers.
-    pub(crate) async fn follow_scope(&self, kinds: &Kinds, serve: impl Fn()) {
+    ///
+    /// # Errors
+    /// Reason for which one could not be created or removed; a repetition continues with it.
+    pub(crate) async fn follow_scope(&self, kinds: &Kinds, serve: impl Fn()) -> Result<(), String> {
         let _one = self.scope.changing().await;
-        let mut wanted = Vec::new();
+        let (mut wanted, mut failed) = (Vec::new(), Vec::new());
         for resource in self.scope.added() {
             match kinds.shared(&resource.custom_kind()) {
                 Ok(kind) => wanted.push(kind),
-                Err(error) => tracing::error!(%error, resource = resource.name(), "Failed to share resource"),
+                Err(error) => failed.push(format!("{}: {error}", resource.name())),
             }
         }
         let told = self.collections().filter(|collection| collection.is_from_leader());
         let stays = |one: &Arc<PoolCollection>| wanted.iter().any(|kind| std::ptr::eq(*kind, one.objects().kind()));
-        let gone: Vec<String> = told
-            .filter(|one| !stays(one))
-            .map(|one| one.name().to_owned())
-            .collect();
-        for name in &gone {
-            tracing::info!(collection = name, "Collection removed from pool scope");
-            self.collections.remove(name);
-            if let Err(error) = self.replicas.remove(name).await {
-                tracing::warn!(%error, collection = name, "Failed to delete the data of a resource that is no longer shared");
+        for one in told.filter(|one| !stays(one)) {
+            let name = one.name();
+            match self.replicas.remove(name).await {
+                Ok(()) => {
+                    tracing::info!(collection = name, "Collection removed from pool scope");
+                    self.collections.remove(name);
+                }
+                Err(error) => failed.push(format!("{name}: its data could not be deleted: {error}")),
             }
         }
+        let leftovers = self.forget_leftovers().await;
         for kind in wanted {
             let name = kind.group_resource().to_string();
-            if self.collections.named(&name).is_some() {
+            let is_left = leftovers.iter().any(|(left, _)| *left == name);
+            if is_left || self.collections.named(&name).is_some() {
                 continue;
             }
             match self.replicas.add(&name, kind).await {
@@ -225,10 +244,46 @@ impl Feed {
                     self.voids.apply(&collection);
                     self.collections.insert(collection);
                 }
-                Err(error) => tracing::error!(%error, collection = name, "Failed to share resource"),
+                Err(error) => failed.push(format!("{name}: {error}")),
             }
         }
+        let of_leftover = |(name, why)| format!("{name}: its old data could not be deleted: {why}");
+        failed.extend(leftovers.into_iter().map(of_leftover));
         serve();
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(failed.join(", ")),
+        }
+    }
+
+    /// Finds what the file has of resources that are not shared, before a leader shares one again: the disk may have
+    /// failed when the resource left the scope, and its old data would be served. Blocks.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub(crate) fn find_leftovers(&self) -> Result<(), StorageError> {
+        let added = self.scope.added();
+        let keeps = |name: &str| added.iter().any(|resource| resource.name() == name);
+        *self.scope.leftovers.lock() = self.replicas.leftovers(keeps)?;
+        Ok(())
+    }
+
+    /// Deletes what [`Self::find_leftovers`] found. Returns the names whose data is still there, with reasons.
+    async fn forget_leftovers(&self) -> Vec<(String, String)> {
+        let found = std::mem::take(&mut *self.scope.leftovers.lock());
+        let mut failed = Vec::new();
+        for name in found {
+            let (replicas, one) = (self.replicas.clone(), name.clone());
+            let forgotten = tokio::task::spawn_blocking(move || replicas.forget_stored(&one)).await;
+            let why = match forgotten {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.to_string(),
+                Err(lost) => lost.to_string(),
+            };
+            self.scope.leftovers.lock().push(name.clone());
+            failed.push((name, why));
+        }
+        failed
     }
 
     /// Deletes the data of removed collections that several coordinators share.
@@ -238,5 +293,36 @@ impl Feed {
                 tracing::warn!(%error, collection = name, "Failed to delete the data of a resource that is no longer shared");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(name: &str) -> SharedResource {
+        let fields = serde_json::json!({
+            "group": "example.com", "version": "v1", "resource": name, "singular": name,
+            "kind": name, "listKind": format!("{name}List"), "namespaced": true,
+        });
+        serde_json::from_value(fields).unwrap()
+    }
+
+    #[test]
+    fn resources_of_the_command_line_neither_enter_nor_leave_the_scope() {
+        let scope = Scope {
+            configured: vec![resource("a")],
+            ..Scope::new(&[])
+        };
+        let all = |names: &[&str]| names.iter().map(|name| resource(name)).collect::<Vec<_>>();
+        let moved = |before, after| scope.moved(&all(before), &all(after));
+        let names = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| format!("{name}.example.com"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(moved(&["a", "b", "c"], &["c", "d"]), (names(&["b"]), names(&["d"])));
+        assert_eq!(moved(&["c"], &["a", "c"]), (names(&[]), names(&[])));
     }
 }

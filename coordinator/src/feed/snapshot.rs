@@ -79,8 +79,8 @@ impl Feed {
         Ok(named.ok_or_else(|| self.gap(collection))?)
     }
 
-    /// Takes some of the missing bodies; with the last one the snapshot is applied. A refusal keeps the bodies that came
-    /// before.
+    /// Takes some of the missing bodies; with the last one the snapshot is applied. A refusal keeps the bodies that
+    /// came before.
     pub(super) async fn take_bodies(
         &self,
         collection: &Arc<PoolCollection>,
@@ -187,8 +187,8 @@ impl Feed {
         Refusal::Gap { applied }
     }
 
-    /// Checks that a leader feeds only a membership it belongs to: this stops the leader of another pool, and a pool cannot
-    /// lock itself out.
+    /// Checks that a leader feeds only a membership it belongs to: this stops the leader of another pool, and a pool
+    /// cannot lock itself out.
     fn require_caller(
         &self,
         collection: &PoolCollection,

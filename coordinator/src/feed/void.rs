@@ -150,9 +150,9 @@ impl Voids {
 // === impl Feed ===
 
 impl Feed {
-    /// Deletes the fed data of the collection `name`, in the store as well, and ends its readers. `serve` shows readers the
-    /// empty one in its place. Except for the members, it is fed again under a later generation only, so that hubs drop their
-    /// copies. Other coordinators of the store do the same.
+    /// Deletes the fed data of the collection `name`, in the store as well, and ends its readers. `serve` shows readers
+    /// the empty one in its place. Except for the members, it is fed again under a later generation only, so that hubs
+    /// drop their copies. Other coordinators of the store do the same.
     ///
     /// # Errors
     /// 404 for a collection that does not exist; errors of the store, after which a repetition continues.
@@ -183,8 +183,8 @@ impl Feed {
         self.collections.named(name).map(|_| self.voids.least(name))
     }
 
-    /// The node that alone has fed everything since the collection `name` was voided. `None` over a shared etcd, where others feed
-    /// through other coordinators.
+    /// The node that alone has fed everything since the collection `name` was voided. `None` over a shared etcd, where
+    /// others feed through other coordinators.
     pub(crate) fn sole_feeder(&self, name: &str) -> Option<String> {
         let collection = self.collections.named(name)?;
         collection.sole_feeder().filter(|_| !self.replicas.is_shared())

@@ -2,7 +2,7 @@
 
 use http::uri::PathAndQuery;
 use http::{Request, Response};
-use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::Body;
 use yurt_runtime::http::server::Peer;
 
@@ -25,28 +25,29 @@ impl<'a> AuditContext<'a> {
         Self { audit_id, record: None }
     }
 
-    /// Begins the audit of a request; one without a user failed authentication.
+    /// Begins the audit of a request. One that was refused before its caller was known has a single event.
     pub(super) fn begin<B>(
         &mut self,
         app: &App,
         info: &RequestInfo,
         request: &Request<B>,
         peer: &Peer,
-        user: Option<&User>,
+        caller: Result<&User, &Status>,
     ) {
         let Some(log) = &app.filters.audit_log else { return };
         let uri = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+        let user = caller.ok();
         let record = log.audit.begin(info, uri, request.headers(), peer, user, self.audit_id);
-        match user {
-            Some(_) => self.record = Some(record),
-            None => record.refused(),
+        match caller {
+            Ok(_) => self.record = Some(record),
+            Err(status) => record.refused(status),
         }
     }
 
-    /// Records the user on whose behalf the request is answered.
-    pub(super) fn impersonated(&mut self, user: &User) {
+    /// Records the user on whose behalf the request is answered, and the verb of the constrained mode that permits it.
+    pub(super) fn impersonated(&mut self, user: &User, constraint: Option<&str>) {
         if let Some(record) = &mut self.record {
-            record.impersonated(user);
+            record.impersonated(user, constraint);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Authentication of the caller, and what its connection learns about it.
 
+use std::borrow::Cow;
+
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Response};
 use yurt_apimachinery::Status;
@@ -11,7 +13,6 @@ use crate::authn::{self, MASTERS, User};
 use crate::config::Profile;
 
 /// Facts about the caller, for its connection.
-#[derive(Default)]
 pub(super) struct ConnectionFacts {
     /// True if the caller has not been authenticated.
     is_stranger: bool,
@@ -49,21 +50,39 @@ pub(super) fn rank(app: &App, user: &User) -> Rank {
     }
 }
 
+/// Name of a caller for limits. A token also counts by its address, because one service account may have many pods.
+pub(super) fn identity<'a>(user: &'a User, peer: &Peer) -> Cow<'a, str> {
+    match is_named(peer) {
+        true => Cow::Borrowed(&user.name),
+        false => Cow::Owned(format!("{} at {}", user.name, peer.addr.ip())),
+    }
+}
+
+/// True if the certificate of `peer` names a user.
+fn is_named(peer: &Peer) -> bool {
+    let identity = peer.identity.as_ref();
+    identity.is_some_and(|identity| !identity.common_name.is_empty())
+}
+
 // === impl ConnectionFacts ===
 
 impl ConnectionFacts {
+    /// Facts before the caller is authenticated: a request may be refused before that. Only the certificate of `peer`
+    /// proves a caller then.
+    pub(super) fn unauthenticated(peer: &Peer) -> Self {
+        Self {
+            is_stranger: !is_named(peer),
+            known: None,
+        }
+    }
+
     /// Facts about the caller on the connection of `peer`; `user` is `None` if authentication failed.
     pub(super) fn of(app: &App, peer: &Peer, user: Option<&User>) -> Self {
         let user = user.filter(|user| !user.is_anonymous());
-        let is_named = peer
-            .identity
-            .as_ref()
-            .is_some_and(|identity| !identity.common_name.is_empty());
         Self {
             is_stranger: user.is_none(),
-            known: user.filter(|_| !is_named).map(|user| KnownCaller {
-                // One service account may have many pods.
-                name: format!("{} at {}", user.name, peer.addr.ip()),
+            known: user.filter(|_| !is_named(peer)).map(|user| KnownCaller {
+                name: identity(user, peer).into_owned(),
                 rank: rank(app, user),
             }),
         }

@@ -10,7 +10,7 @@ use yurt_runtime::flags::GoDuration;
 
 /// Longest time for a request that is no watch, as kube-apiserver's `--request-timeout`.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest time for a write, as in kube-apiserver.
+/// Longest time for a write of one object, as in kube-apiserver.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
 
 /// The time a request may take until its answer begins. `None` for watches, which have lifetimes of their own, and for
@@ -22,7 +22,9 @@ pub(super) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Durat
     if info.verb == Verb::Watch || info.path.starts_with(FEED_PATH) {
         return Ok(None);
     }
-    let most = if info.is_resource && !info.verb.is_read_only() {
+    // A deletecollection writes each object, as many as there are.
+    let is_write = !info.verb.is_read_only() && info.verb != Verb::DeleteCollection;
+    let most = if info.is_resource && is_write {
         WRITE_TIMEOUT
     } else {
         REQUEST_TIMEOUT
@@ -36,12 +38,12 @@ pub(super) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Durat
 /// Answers within `limit`, or with 504. A write that has begun goes on: its outcome is unknown to the client.
 ///
 /// # Errors
-/// The error of `limit` or `answer`, or 504.
+/// The error of `answer`, or 504.
 pub(super) async fn within<T>(
-    limit: Result<Option<Duration>, Status>,
+    limit: Option<Duration>,
     answer: impl Future<Output = Result<T, Status>>,
 ) -> Result<T, Status> {
-    match limit? {
+    match limit {
         None => answer.await,
         Some(limit) => tokio::time::timeout(limit, answer)
             .await
@@ -90,8 +92,11 @@ fn refused(text: &str, number: &str) -> Status {
 mod tests {
     use super::*;
 
-    fn limit(method: &str, query: &str) -> Result<Option<Duration>, Status> {
-        let info = RequestInfo::parse(method, "/api/v1/namespaces/default/configmaps", Some(query))?;
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
+
+    fn limit(method: &str, path: &str, query: &str) -> Result<Option<Duration>, Status> {
+        let info = RequestInfo::parse(method, path, Some(query))?;
         of(&info, Some(query))
     }
 
@@ -100,20 +105,23 @@ mod tests {
     fn the_client_may_allow_less_than_the_server() {
         let seconds = |s| Ok(Some(Duration::from_secs(s)));
         let cases = [
-            ("GET", "", seconds(60)),
-            ("GET", "timeout=32s", seconds(32)),
-            ("GET", "timeout=0", seconds(60)),
-            ("GET", "timeout=-5s", seconds(60)),
-            ("GET", "timeout=1h", seconds(60)),
-            ("POST", "", seconds(34)),
-            ("POST", "timeout=50s", seconds(34)),
-            ("POST", "timeout=10s", seconds(10)),
-            ("DELETE", "timeout=0s", seconds(34)),
-            ("GET", "watch=1&timeout=5s", Ok(None)),
-            ("GET", "watch=1&timeout=x", Ok(None)),
+            ("GET", MAPS, "", seconds(60)),
+            ("GET", MAPS, "timeout=32s", seconds(32)),
+            ("GET", MAPS, "timeout=0", seconds(60)),
+            ("GET", MAPS, "timeout=-5s", seconds(60)),
+            ("GET", MAPS, "timeout=1h", seconds(60)),
+            ("POST", MAPS, "", seconds(34)),
+            ("POST", MAPS, "timeout=50s", seconds(34)),
+            ("POST", MAPS, "timeout=10s", seconds(10)),
+            ("PUT", MAP, "", seconds(34)),
+            ("DELETE", MAP, "timeout=0s", seconds(34)),
+            ("DELETE", MAPS, "", seconds(60)),
+            ("DELETE", MAPS, "timeout=10s", seconds(10)),
+            ("GET", MAPS, "watch=1&timeout=5s", Ok(None)),
+            ("GET", MAPS, "watch=1&timeout=x", Ok(None)),
         ];
-        for (method, query, want) in cases {
-            assert_eq!(limit(method, query), want, "{method} {query}");
+        for (method, path, query, want) in cases {
+            assert_eq!(limit(method, path, query), want, "{method} {path} {query}");
         }
     }
 
@@ -129,7 +137,7 @@ mod tests {
             (".", "invalid duration \".\""),
         ];
         for (text, why) in cases {
-            let status = limit("GET", &format!("timeout={text}")).unwrap_err();
+            let status = limit("GET", MAPS, &format!("timeout={text}")).unwrap_err();
             assert_eq!(status.code(), 400);
             let want = format!("invalid timeout specified in the request URL - time: {why}");
             assert_eq!(status.message(), want);

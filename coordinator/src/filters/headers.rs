@@ -1,8 +1,8 @@
 //! Headers of every answer: the audit id, and `Cache-Control`.
 
 use http::header::CACHE_CONTROL;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
-use yurt_runtime::http::{self as web, Body};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use yurt_runtime::http::Body;
 
 /// Header that correlates a request with logs; the client's own value is kept.
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -22,11 +22,7 @@ fn new_audit_id() -> String {
 }
 
 /// Adds the headers that every answer has.
-pub(super) fn with_common_headers(mut response: Response<Body>, method: &Method, audit_id: &str) -> Response<Body> {
-    if method == Method::HEAD {
-        // A body would be a protocol error on HTTP/2.
-        response = response.map(|_| web::empty());
-    }
+pub(super) fn with_common_headers(mut response: Response<Body>, audit_id: &str) -> Response<Body> {
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(NO_CACHE);
     headers.extend(HeaderValue::from_str(audit_id).ok().map(|id| (AUDIT_ID, id)));

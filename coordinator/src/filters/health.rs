@@ -14,8 +14,8 @@ use crate::authz::Attributes;
 use crate::health::{Health, HealthScope};
 use crate::status_error;
 
-/// Answers `/healthz`, `/livez` and `/readyz` to every caller, single checks to authorized callers only. Refuses an unknown
-/// token, as everywhere. `None` for any other path.
+/// Answers `/healthz`, `/livez` and `/readyz` to every caller, single checks to authorized callers only. Refuses an
+/// unknown token, as everywhere. `None` for any other path.
 pub(super) fn answer(app: &App, request: &mut Request<Incoming>, peer: &Peer) -> Option<Response<Body>> {
     let scope = Health::scope_of(request.uri().path())?;
     let user = authentication::authenticate(app, request.headers_mut(), peer);

@@ -1,6 +1,7 @@
-//! Server that runs until the store is open: it is live, reports its version, and is not ready, with the reason.
+//! Server that runs until the store is loaded: it is live, reports its version, and is not ready, with the reason.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use http::header::{ACCEPT, RETRY_AFTER};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -25,13 +26,15 @@ pub(crate) enum Port {
     Waiting(StartupServer),
 }
 
-/// A server that answers before the store is open.
+/// A server that answers before the store is loaded.
 pub(crate) struct StartupServer {
     serving: Serving,
     /// Set once all requests can be answered; earlier connections stay open.
     app: Arc<OnceLock<Arc<App>>>,
 }
 
+/// Time after which the port answers requests although the start is not over yet.
+pub(crate) const QUIET_MAX: Duration = Duration::from_secs(1);
 /// Seconds of `Retry-After`, as kube-apiserver sends while it starts.
 const RETRY_SECONDS: u32 = 5;
 /// Message of the 503; a 404 would mean to controllers that a resource is gone.
@@ -40,6 +43,21 @@ const NOT_YET: &str = "the request has been made before all known HTTP paths hav
 // === impl Port ===
 
 impl Port {
+    /// Runs a `part` of the start. The port answers from now on if it takes long.
+    pub(crate) async fn during<T>(self, part: impl Future<Output = T>, tasks: &TaskGroup) -> (T, Self) {
+        let mut part = std::pin::pin!(part);
+        match self {
+            Self::Waiting(server) => (part.await, Self::Waiting(server)),
+            Self::Bound(bound) => match tokio::time::timeout(QUIET_MAX, &mut part).await {
+                Ok(done) => (done, Self::Bound(bound)),
+                Err(_) => {
+                    let waiting = StartupServer::serve(bound, tasks);
+                    (part.await, Self::Waiting(waiting))
+                }
+            },
+        }
+    }
+
     /// Lets `app` answer all requests from now on.
     pub(crate) fn serve(self, tasks: &TaskGroup, app: Arc<App>) -> Serving {
         match self {
@@ -108,5 +126,5 @@ fn not_yet(request: &Request<Incoming>, peer: &Peer) -> Response<Body> {
     if peer.identity.is_none() {
         answer.extensions_mut().insert(CloseConnection);
     }
-    headers::with_common_headers(answer, request.method(), &headers::audit_id(request.headers()))
+    headers::with_common_headers(answer, &headers::audit_id(request.headers()))
 }

@@ -1,10 +1,11 @@
 //! Reports of forged pool data, and the rule that confirms or denies them.
 //!
-//! Pure: no I/O, no clock. A report is the finding of one member. A collection is confirmed as forged when a majority of the
-//! voters, and at least two, have reported it. Voters are the members heard of in the last 5 minutes, except the leader.
+//! Pure: no I/O, no clock. A report is the finding of one member. A collection is confirmed as forged when a majority
+//! of the voters, and at least two, have reported it. Voters are the members heard of in the last 5 minutes, except the
+//! leader.
 //!
 //! ```text
-//!   reports of ≥ 2 voters and more than half of them ──► confirmed, all reports of the collection end
+//!   reports of ≥ 2 voters and more than half of them ──► confirmed, all reports of the collection end with its void
 //!   denied by more than half of the voters ────────────► the report ends, its accuser is ignored for a growing time
 //!   neither within 10 min ─────────────────────────────► the report ends, its accuser waits for 10 min
 //! ```
@@ -33,6 +34,8 @@ pub(crate) struct Reports {
     heard: BTreeMap<String, BootTime>,
     /// By collection and accuser.
     open: BTreeMap<(String, String), Report>,
+    /// Collections that are being voided.
+    voiding: BTreeSet<String>,
     /// End of the pause of accusers whose report stayed undecided.
     paused: BTreeMap<String, BootTime>,
     ignored: Penalties,
@@ -59,6 +62,8 @@ struct Report {
     finding: Finding,
     since: BootTime,
     denied_by: BTreeSet<String>,
+    /// True if a majority has confirmed it.
+    is_confirmed: bool,
 }
 
 /// Vote of a member.
@@ -80,8 +85,13 @@ pub(crate) enum Vote {
 pub(crate) enum ReportDecision {
     /// The report is open.
     Open,
-    /// The collection is forged: the reports, by accuser.
-    Confirmed(Vec<(String, Finding)>),
+    /// The collection is forged.
+    Confirmed {
+        /// The reports, by accuser.
+        findings: Vec<(String, Finding)>,
+        /// True if the reports are confirmed for the first time: no void of them has failed.
+        is_first: bool,
+    },
     /// The report is not true: its accuser is ignored for this time.
     Denied(Duration),
 }
@@ -117,6 +127,7 @@ impl Reports {
             started: now,
             heard: BTreeMap::new(),
             open: BTreeMap::new(),
+            voiding: BTreeSet::new(),
             paused: BTreeMap::new(),
             ignored: Penalties::default(),
         }
@@ -158,9 +169,18 @@ impl Reports {
         }
     }
 
-    /// Ends all reports of a collection.
+    /// Ends all reports of a collection, which has been voided.
     pub(crate) fn end(&mut self, collection: &str) {
         self.open.retain(|(name, _), _| name != collection);
+        self.voiding.remove(collection);
+    }
+
+    /// Keeps the reports of a collection whose void failed: the next one confirms it again. A void may have taken
+    /// effect all the same. Reports of generations below `required`, the lowest that is not void, end.
+    pub(crate) fn keep(&mut self, collection: &str, required: u64) {
+        self.voiding.remove(collection);
+        self.open
+            .retain(|(name, _), report| name != collection || report.finding.generation >= required);
     }
 
     /// The open reports, by accuser.
@@ -189,18 +209,26 @@ impl Reports {
                 finding,
                 since: now,
                 denied_by: BTreeSet::new(),
+                is_confirmed: false,
             };
             self.open.insert(key.clone(), report);
         }
         let collection = key.0;
-        let accusers = self.open.keys().filter(|(name, _)| *name == collection);
-        if !is_majority(accusers.filter(|(_, accuser)| voters.contains(accuser)).count(), voters) {
+        let of_collection = self.open.iter().filter(|((name, _), _)| *name == collection);
+        let counted = of_collection.filter(|((_, accuser), _)| voters.contains(accuser));
+        let findings: Vec<_> = counted
+            .map(|((_, accuser), report)| (accuser.clone(), report.finding.clone()))
+            .collect();
+        // One void at a time: a second one would take what has been fed since.
+        if !is_majority(findings.len(), voters) || !self.voiding.insert(collection.clone()) {
             return Ok(ReportDecision::Open);
         }
-        let ended = self.open.extract_if(.., |(name, _), _| *name == collection);
-        let counted = ended.filter(|((_, accuser), _)| voters.contains(accuser));
-        let findings = counted.map(|((_, accuser), report)| (accuser, report.finding));
-        Ok(ReportDecision::Confirmed(findings.collect()))
+        let mut is_first = true;
+        let of_collection = self.open.iter_mut().filter(|((name, _), _)| *name == collection);
+        for (_, report) in of_collection {
+            is_first &= !std::mem::replace(&mut report.is_confirmed, true);
+        }
+        Ok(ReportDecision::Confirmed { findings, is_first })
     }
 
     fn deny(
@@ -240,7 +268,7 @@ impl Reports {
         let paused = &mut self.paused;
         self.open.retain(|(_, accuser), report| {
             let end = report.since + OPEN_FOR;
-            if now >= end && now < end + PAUSE {
+            if now >= end && now < end + PAUSE && !report.is_confirmed {
                 paused.insert(accuser.clone(), end + PAUSE);
             }
             now < end

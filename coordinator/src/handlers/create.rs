@@ -116,8 +116,8 @@ fn exists(call: &Call, name: &str) -> Status {
     Status::already_exists(&resource, name)
 }
 
-/// Requires that the namespace exists, and returns it with its collection. In a pool, leases and events need none: their
-/// namespaces are the cloud's.
+/// Requires that the namespace exists, and returns it with its collection. In a pool, leases and events need none:
+/// their namespaces are the cloud's.
 async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<Option<Namespace>, Status> {
     let Some(namespace) = namespace else { return Ok(None) };
     let is_needed = call.app.settings.profile == Profile::Standalone || call.resource.strategy.needs_namespace();

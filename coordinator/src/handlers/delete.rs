@@ -1,7 +1,10 @@
-//! DELETE and DELETECOLLECTION. An object is deleted directly, or marked while another component has to finish with it: the
-//! owner of a finalizer, the kubelet of a pod, the emptier of a namespace.
+//! DELETE and DELETECOLLECTION. An object is deleted directly, or marked while another component has to finish with it:
+//! the owner of a finalizer, the kubelet of a pod, the emptier of a namespace.
 //!
-//! `propagationPolicy` is accepted and has no effect: without a garbage collector, its finalizer would never be removed.
+//! The direct deletion of a pod is two commits. A delete of an object that is left between them completes it.
+//!
+//! `propagationPolicy` is accepted and has no effect: without a garbage collector, its finalizer would never be
+//! removed.
 
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
@@ -15,6 +18,7 @@ use super::{list, watch};
 use crate::admission;
 use crate::app::App;
 use crate::registry::own::{Change, ChangeOutcome, Current, Intent};
+use crate::registry::strategy::Strategy;
 use crate::registry::{Resource, namespaces};
 use crate::request::Call;
 
@@ -45,7 +49,8 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     }
 }
 
-/// Answers a deletecollection: every item the selectors match, in key order; items that are already deleted are skipped.
+/// Answers a deletecollection: every item the selectors match, in key order; items that are already deleted are
+/// skipped.
 ///
 /// # Errors
 /// The error to return.
@@ -66,7 +71,7 @@ pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Sta
             Err(status) => return Err(status),
         }
     }
-    list::encode(call, listed.objects, &listed.meta, negotiated)
+    list::encode(call, listed.objects, &listed.meta, negotiated).await
 }
 
 fn options(call: &Call) -> Result<DeleteOptions, Status> {
@@ -101,7 +106,7 @@ pub(crate) async fn delete(
     let change = |current: &Current| {
         check_preconditions(resource, current, options)?;
         judge(current)?;
-        let step = next_step(resource, current.stored(), options.grace_period_seconds, now);
+        let step = next_step(resource.strategy, current.stored(), options.grace_period_seconds, now);
         ends = matches!(step, Step::End(_));
         Ok(match step {
             Step::Delete => Change::Delete {
@@ -136,6 +141,7 @@ pub(crate) async fn delete(
 }
 
 /// Effect of a delete on an object.
+#[derive(Debug, PartialEq)]
 enum Step {
     /// It is deleted directly.
     Delete,
@@ -143,14 +149,17 @@ enum Step {
     Wait(Value),
     /// It is marked with no grace period, and deleted.
     End(Value),
-    /// A deletion is already waiting.
+    /// A deletion is already waiting for another component.
     Nothing,
 }
 
-fn next_step(resource: &Resource, object: &Value, wanted: Option<i64>, now: Time) -> Step {
+fn next_step(strategy: &dyn Strategy, object: &Value, wanted: Option<i64>, now: Time) -> Step {
     let has_finalizers = !meta::finalizers(object).is_empty();
     let is_deleting = !meta::text(object, "deletionTimestamp").is_empty();
-    let Some(grace) = resource.strategy.grace_seconds(object, wanted) else {
+    let held = object["metadata"]["deletionGracePeriodSeconds"].as_i64();
+    // A deletion whose grace period is over may have been interrupted after the mark.
+    let has_ended = is_deleting && held.unwrap_or_default() == 0;
+    let Some(grace) = strategy.grace_seconds(object, wanted).filter(|_| !has_ended) else {
         return match (has_finalizers, is_deleting) {
             (false, _) => Step::Delete,
             (true, true) => Step::Nothing,
@@ -158,7 +167,7 @@ fn next_step(resource: &Resource, object: &Value, wanted: Option<i64>, now: Time
         };
     };
     let marked = if is_deleting {
-        match shortened(object, wanted) {
+        match shortened(object, wanted, now) {
             Some(marked) => marked,
             None => return Step::Nothing,
         }
@@ -173,16 +182,24 @@ fn next_step(resource: &Resource, object: &Value, wanted: Option<i64>, now: Time
     }
 }
 
-/// The object with a shorter grace period. A deletion under way can only be shortened.
-fn shortened(object: &Value, wanted: Option<i64>) -> Option<Value> {
+/// The object with a shorter grace period. A deletion under way can only be shortened. Its end never moves into the
+/// past: of a period that would be over, the least remains.
+fn shortened(object: &Value, wanted: Option<i64>, now: Time) -> Option<Value> {
     let held = object["metadata"]["deletionGracePeriodSeconds"]
         .as_i64()
         .unwrap_or_default();
-    let wanted = wanted.filter(|wanted| (0..held).contains(wanted))?;
+    // A negative value means immediately, as one second.
+    let wanted = wanted.map(|wanted| if wanted < 0 { 1 } else { wanted });
+    let wanted = wanted.filter(|wanted| *wanted < held)?;
     let end = Time::parse(meta::text(object, "deletionTimestamp")).ok()?;
+    let end = end.unix().saturating_sub(held).saturating_add(wanted);
     let mut object = object.clone();
-    let end = Time::from_unix(end.unix().saturating_sub(held).saturating_add(wanted));
-    meta::set_deletion(&mut object, end, wanted);
+    // `now` is the second that has begun.
+    if end > now.unix() {
+        meta::set_deletion(&mut object, Time::from_unix(end), wanted);
+    } else {
+        meta::set_deletion(&mut object, now, wanted.min(1));
+    }
     Some(object)
 }
 
@@ -262,4 +279,103 @@ async fn delete_namespace(call: &Call, options: &DeleteOptions, intent: &Intent)
         })
     };
     call.app.own.update(&call.resource, &call.key(), intent, change).await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry::strategy::DefaultStrategy;
+    use crate::standalone::pods::Pods;
+
+    /// Time of the deletes.
+    const NOW: i64 = 1_800_000_000;
+
+    /// A pod on a node, with members of its metadata.
+    fn pod(metadata: Value) -> Value {
+        json!({"metadata": metadata, "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}})
+    }
+
+    fn time(offset: i64) -> String {
+        Time::from_unix(NOW + offset).to_string()
+    }
+
+    fn step(strategy: &dyn Strategy, object: &Value, wanted: Option<i64>) -> Step {
+        next_step(strategy, object, wanted, Time::from_unix(NOW))
+    }
+
+    #[test]
+    fn object_without_a_grace_period_is_deleted_unless_it_has_finalizers() {
+        let mut object = json!({"metadata": {"name": "a"}});
+        assert_eq!(step(&DefaultStrategy, &object, None), Step::Delete);
+        object["metadata"]["finalizers"] = json!(["f"]);
+        let mut marked = object.clone();
+        marked["metadata"]["deletionTimestamp"] = json!(time(0));
+        marked["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+        assert_eq!(step(&DefaultStrategy, &object, None), Step::Wait(marked.clone()));
+        assert_eq!(step(&DefaultStrategy, &marked, None), Step::Nothing);
+    }
+
+    #[test]
+    fn interrupted_deletion_of_a_pod_is_completed() {
+        for grace in [None, Some(0)] {
+            let mut marked = pod(json!({"name": "a", "deletionTimestamp": time(-9)}));
+            if let Some(grace) = grace {
+                marked["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+            }
+            for wanted in [None, Some(-1), Some(0), Some(5)] {
+                assert_eq!(step(&Pods, &marked, wanted), Step::Delete, "{grace:?} {wanted:?}");
+                let mut held = marked.clone();
+                held["metadata"]["finalizers"] = json!(["f"]);
+                assert_eq!(step(&Pods, &held, wanted), Step::Nothing, "{grace:?} {wanted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn grace_period_of_a_deletion_is_only_shortened_and_never_into_the_past() {
+        // The deletion began `ago` seconds before, with 30 seconds of grace.
+        for (ago, wanted, end, grace) in [
+            (10, Some(20), 10, 20),
+            (10, Some(11), 1, 11),
+            // `now` is a second that has begun.
+            (10, Some(10), 0, 1),
+            (10, Some(5), 0, 1),
+            (10, Some(1), 0, 1),
+            (10, Some(-1), 0, 1),
+            (0, Some(-1), 1, 1),
+            (0, Some(1), 1, 1),
+            (10, Some(0), 0, 0),
+            (40, Some(29), 0, 1),
+            (40, Some(0), 0, 0),
+        ] {
+            let before = pod(json!({
+                "name": "a", "deletionTimestamp": time(30 - ago), "deletionGracePeriodSeconds": 30,
+            }));
+            let after = pod(json!({
+                "name": "a", "deletionTimestamp": time(end), "deletionGracePeriodSeconds": grace,
+            }));
+            let want = if grace == 0 {
+                Step::End(after)
+            } else {
+                Step::Wait(after)
+            };
+            assert_eq!(step(&Pods, &before, wanted), want, "{ago} {wanted:?}");
+            for wanted in [None, Some(30), Some(31)] {
+                assert_eq!(step(&Pods, &before, wanted), Step::Nothing, "{ago} {wanted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn end_of_a_pod_with_finalizers_is_left_to_their_owners() {
+        let marked = json!({
+            "name": "a", "finalizers": ["f"], "deletionTimestamp": time(30), "deletionGracePeriodSeconds": 30,
+        });
+        let ended = json!({
+            "name": "a", "finalizers": ["f"], "deletionTimestamp": time(0), "deletionGracePeriodSeconds": 0,
+        });
+        assert_eq!(step(&Pods, &pod(marked), Some(0)), Step::Wait(pod(ended)));
+    }
 }

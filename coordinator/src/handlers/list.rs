@@ -23,7 +23,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let objects = call.resource.objects();
     let look = call.resource.look();
     let listed = serve::list(objects, &options, &selection, &*look, ResourceVersion::ZERO).await?;
-    let mut response = encode(call, listed.objects, &listed.meta, negotiated)?;
+    let mut response = encode(call, listed.objects, &listed.meta, negotiated).await?;
     call.add_pool_headers(listed.generation, &mut response);
     Ok(response)
 }
@@ -32,14 +32,14 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
 ///
 /// # Errors
 /// 406 when the client asked for another form.
-pub(super) fn encode(
+pub(super) async fn encode(
     call: &Call,
     objects: Vec<Object>,
     meta: &ListMeta,
     negotiated: Negotiated,
 ) -> Result<Response<Body>, Status> {
     negotiated.check(call.resource.kind, Shape::List)?;
-    let list = serve::encode(negotiated, call.resource.kind, meta, objects, call.now());
+    let list = serve::encode(negotiated, call.resource.kind, meta, objects, call.now()).await;
     let content_type = HeaderValue::from_static(negotiated.content_type(Shape::List));
     if let Some(plain) = list.plain().filter(|_| list.is_longer(GZIP_ABOVE))
         && let Some(place) = GzipPlace::take(&call.headers)

@@ -65,8 +65,7 @@ fn custom(
 ) -> Result<Value, String> {
     faults.extend(read_metadata(&mut object)?);
     if let Some(schema) = &resource.structural {
-        let unknown = schema.shape(&mut object).into_iter();
-        faults.extend(unknown.map(|path| format!("unknown field \"{path}\"")));
+        faults.extend(schema.read(&mut object).map_err(|error| error.to_string())?);
     }
     json_text::settle_numbers(&mut object);
     settle(warnings, Typed { object, faults }, validation)
@@ -86,8 +85,8 @@ fn read_metadata(object: &mut Value) -> Result<Vec<String>, String> {
 /// parsed without one.
 ///
 /// # Errors
-/// 415 for an unsupported format. 413 for too many values. 400 with kube-apiserver's message for an empty body and for one that is no object of
-/// the kind, or with the parser's.
+/// 415 for an unsupported format. 413 for too many values. 400 with kube-apiserver's message for an empty body and for
+/// one that is no object of the kind, or with the parser's.
 pub(crate) fn read(
     expected: &Expected<'_>,
     content_type: Option<&str>,
@@ -185,8 +184,8 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// The state that a patch changes, in the version of the resource. What its schema does not know is no part of it, and no
-/// fault of the patch.
+/// The state that a patch changes, in the version of the resource. What its schema does not know is no part of it, and
+/// no fault of the patch.
 pub(super) fn stored(resource: &Resource, current: &Current) -> Value {
     let mut object = current.stored().clone();
     meta::set_resource_version(&mut object, current.resource_version());
@@ -199,7 +198,8 @@ pub(super) fn stored(resource: &Resource, current: &Current) -> Value {
     object
 }
 
-/// Parses the result of a patch. `faults` are those of the patch's own text; `shown` is the text that a refusal includes.
+/// Parses the result of a patch. `faults` are those of the patch's own text; `shown` is the text that a refusal
+/// includes.
 ///
 /// # Errors
 /// 413 when it takes too much memory, 422 when it is no object of the kind any more.
@@ -242,7 +242,8 @@ pub(super) fn patched(
 /// Parses the result of an apply: nulls are unset, and values have their types.
 ///
 /// # Errors
-/// 413 when it takes too much memory; 500, as kube-apiserver answers, when it is no object of the kind; 422 for a list of metadata with too many entries.
+/// 413 when it takes too much memory; 500, as kube-apiserver answers, when it is no object of the kind; 422 for a list
+/// of metadata with too many entries.
 pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Status> {
     check_extent(resource, &object)?;
     let Some(message) = message(resource) else {
@@ -250,8 +251,10 @@ pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Statu
         if let Err(why) = read_metadata(&mut object) {
             return Err(not_converted(resource, &object, &why));
         }
-        if let Some(schema) = &resource.structural {
-            schema.shape(&mut object);
+        if let Some(schema) = &resource.structural
+            && let Err(why) = schema.read(&mut object)
+        {
+            return Err(not_converted(resource, &object, &why));
         }
         json_text::settle_numbers(&mut object);
         return Ok(object);

@@ -17,8 +17,8 @@ use crate::request::Call;
 /// Maximum number of tries of a PUT that finds no object and loses the race to create it.
 const ATTEMPTS_MAX: usize = 3;
 
-/// The state of a body. Each attempt uses it up, and a further one parses the body again: a copy of a wide body would take
-/// as much memory as the first.
+/// The state of a body. Each attempt uses it up, and a further one parses the body again: a copy of a wide body would
+/// take as much memory as the first.
 struct Wanted<'a> {
     call: &'a Call,
     options: &'a WriteOptions,
@@ -108,8 +108,8 @@ async fn update(body: &mut Wanted<'_>, account: Account<'_>, intent: &Intent) ->
     Ok(written(outcome.await?, based_on))
 }
 
-/// The answer to an update. An update that removed the last finalizer, and so deleted the object, shows the RV of the state
-/// it was based on.
+/// The answer to an update. An update that removed the last finalizer, and so deleted the object, shows the RV of the
+/// state it was based on.
 pub(super) fn written(outcome: ChangeOutcome, based_on: ResourceVersion) -> Object {
     match outcome {
         ChangeOutcome::Deleted(last) => last.with_resource_version(based_on),
@@ -172,8 +172,8 @@ fn other_uid(call: &Call, wanted: &str, found: &str) -> Status {
     not_that_one(call, "UID", wanted, found)
 }
 
-/// Conflict with another object, or another state of it. The text is that of kube-apiserver's store, with the key that an
-/// object would have there.
+/// Conflict with another object, or another state of it. The text is that of kube-apiserver's store, with the key that
+/// an object would have there.
 pub(crate) fn not_that_one(call: &Call, what: &str, wanted: &str, found: &str) -> Status {
     let kind = call.resource.kind;
     let folder = match (&*kind.group, &*kind.plural) {

@@ -96,8 +96,8 @@ pub(super) fn selection(call: &Call, options: &ListOptions) -> Selection {
     }
 }
 
-/// The requested lifetime, or a random one between one and two times the minimum: watches that began together do not end
-/// together.
+/// The requested lifetime, or a random one between one and two times the minimum: watches that began together do not
+/// end together.
 fn lifetime(wish: Option<u64>, minimum: Duration) -> Duration {
     wish.map_or_else(|| minimum.mul_f64(1.0 + random_share()), Duration::from_secs)
         .min(LONGEST)

@@ -13,8 +13,8 @@ pub(super) struct Election {
 
 /// Figures of the election and the pool.
 pub(crate) struct ElectionFigures<'a> {
-    /// Holder of the election lease, empty for none.
-    pub(crate) holder: &'a str,
+    /// Holder of the election lease; empty for none, and once the lease has expired.
+    pub(crate) leader: &'a str,
     /// Number of changes of the holder.
     pub(crate) epoch: u64,
     /// Number of members; 0 while membership is on trust.
@@ -35,7 +35,8 @@ impl Election {
         let leader = IntGaugeVec::new(
             Opts::new(
                 "yurt_coordinator_leader",
-                "1 for the node whose hub holds the election lease; no series without a holder.",
+                "1 for the node whose hub holds the election lease; no series without a holder, or once the lease has \
+                 expired.",
             ),
             &["node"],
         )?;
@@ -63,12 +64,40 @@ impl Election {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         // At most one series, without those of earlier leaders.
         self.leader.reset();
-        if !figures.holder.is_empty() {
-            let node = figures.holder.rsplit_once('_').map_or(figures.holder, |(node, _)| node);
+        if !figures.leader.is_empty() {
+            let node = figures.leader.rsplit_once('_').map_or(figures.leader, |(node, _)| node);
             self.leader.with_label_values(&[node]).set(1);
         }
         self.epochs.inc_by(figures.epoch.saturating_sub(self.epochs.get()));
         self.members.set(number(figures.members));
         self.delegated.set(number(figures.delegated_leases));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Alerts find a pool without a leader by the difference, whatever other pools have.
+    #[test]
+    fn pool_without_a_leader_has_members_and_no_series_of_a_leader() {
+        let registry = Registry::new();
+        let election = Election::new(&registry).unwrap();
+        let names = |leader| -> Vec<String> {
+            election.set(&ElectionFigures {
+                leader,
+                epoch: 1,
+                members: 3,
+                delegated_leases: 0,
+            });
+            let with_series = registry.gather().into_iter();
+            with_series.map(|family| family.name().to_owned()).collect()
+        };
+        let has = |names: &[String], name: &str| names.iter().any(|known| known == name);
+        for (leader, is_there) in [("n1_x", true), ("", false)] {
+            let names = names(leader);
+            assert!(has(&names, "yurt_coordinator_members"), "{names:?}");
+            assert_eq!(has(&names, "yurt_coordinator_leader"), is_there, "{names:?}");
+        }
     }
 }

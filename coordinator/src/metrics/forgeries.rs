@@ -15,7 +15,7 @@ impl Forgeries {
         let confirmed = super::counters(
             registry,
             "yurt_coordinator_forgeries_confirmed_total",
-            "Collections that were voided because the members confirmed a forgery.",
+            "Forgeries of pool data that the members confirmed; the collection is voided.",
             &["collection"],
         )?;
         let barred = IntGaugeVec::new(
@@ -27,6 +27,11 @@ impl Forgeries {
         )?;
         registry.register(Box::new(barred.clone()))?;
         Ok(Self { confirmed, barred })
+    }
+
+    /// Begins the series of a fed collection at zero, so that an increase is seen.
+    pub(super) fn begin(&self, collection: &str) {
+        self.confirmed.with_label_values(&[collection]);
     }
 
     pub(super) fn confirmed(&self, collection: &str) {

@@ -68,8 +68,8 @@ const SUBRESOURCES: [&str; 14] = [
 /// Subresources that connect to a node.
 const CONNECTING: &[&str] = SUBRESOURCES.split_at(9).1;
 const APPLY: &str = "application/apply-patch+yaml";
-/// Maximum number of kept label combinations; requests beyond it are counted without their labels. A hostile client could
-/// create some thousands, at 3 KB each.
+/// Maximum number of kept label combinations; requests beyond it are counted without their labels. A hostile client
+/// could create some thousands, at 3 KB each.
 const KEPT_MAX: usize = 1000;
 
 /// Counters of requests and watches.

@@ -1,5 +1,5 @@
-//! Counts events sent to watches. All cores send a change to a thousand watchers at the same time. Each thread counts for
-//! itself: contention on a shared counter would cost a microsecond per event.
+//! Counts events sent to watches. All cores send a change to a thousand watchers at the same time. Each thread counts
+//! for itself: contention on a shared counter would cost a microsecond per event.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};

@@ -14,8 +14,8 @@ use crate::feed::members::Basis;
 // === impl App ===
 
 impl App {
-    /// `DELETE` of the members: voids the members that leaders fed, in the store as well. The flags then determine the members
-    /// again. A call that has begun finishes even when its caller disconnects.
+    /// `DELETE` of the members: voids the members that leaders fed, in the store as well. The flags then determine the
+    /// members again. A call that has begun finishes even when its caller disconnects.
     ///
     /// # Errors
     /// Errors of the store.
@@ -26,11 +26,13 @@ impl App {
         Ok(())
     }
 
-    /// `DELETE` of the fed data of a collection: the leader lists it in the cloud, and feeds it from nothing under a new generation.
-    /// Until then the collection is not served. A call that has begun finishes even when its caller disconnects.
+    /// `DELETE` of the fed data of a collection: the leader lists it in the cloud, and feeds it from nothing under a
+    /// new generation. Until then the collection is not served. A call that has begun finishes even when its caller
+    /// disconnects.
     ///
     /// # Errors
-    /// 404 for a collection that does not exist, 400 for the members, which have a path of their own; errors of the store.
+    /// 404 for a collection that does not exist, 400 for the members, which have a path of their own; errors of the
+    /// store.
     pub(crate) async fn void_collection(self: &Arc<Self>, user: &User, name: &str) -> Result<(), Status> {
         if name == COLLECTION {
             return Err(Status::bad_request("void the members with DELETE /yurt/v1/members"));
@@ -40,7 +42,8 @@ impl App {
         Ok(())
     }
 
-    /// Voids a collection, and ends the reports about it. A call that has begun finishes even when its caller disconnects.
+    /// Voids a collection, and then ends the reports about it. A call that has begun finishes even when its caller
+    /// disconnects.
     ///
     /// # Errors
     /// 404 for a collection that does not exist; errors of the store.
@@ -53,7 +56,11 @@ impl App {
                 }
             };
             let voided = app.feed.void(&name, serve).await;
-            app.reports.lock().end(&name);
+            let mut reports = app.reports.lock();
+            match &voided {
+                Ok(()) => reports.end(&name),
+                Err(_) => reports.keep(&name, app.feed.required_generation(&name).unwrap_or_default()),
+            }
             voided
         };
         let done = self.writes.detached("void a collection", call).await;

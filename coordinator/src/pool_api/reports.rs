@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
 use yurt_apimachinery::status::reason;
-use yurt_apimachinery::time::Time;
+use yurt_apimachinery::time::{BootTime, Time};
 use yurt_apimachinery::{ObjectKey, Status};
 use yurt_pool_protocol::feed::report::{Report, ReportVerdict};
 use yurt_pool_protocol::feed::status::Bar;
@@ -71,11 +71,12 @@ impl Vote {
 // === impl App ===
 
 impl App {
-    /// `GET` of the feed: its state, the open reports, and the nodes that may not lead. Every member polls it, so the call
-    /// also shows that the member is there.
+    /// `GET` of the feed: its state, the open reports, and the nodes that may not lead. Every member polls it, so the
+    /// call also shows that the member is there.
     pub(crate) fn pool_state(&self, user: &User) -> PoolStatus {
         let now = self.clock.boot();
         let mut state = self.feed.state();
+        state.holder_silent_since = self.leader_silent_since().map(|since| self.on_wall_clock(since));
         state.barred = self.barred();
         let member = user.node_name().filter(|node| self.feed.members().contains(node));
         // A leader that knew of a report could take its forgery back before the others have checked it.
@@ -96,26 +97,29 @@ impl App {
 
     /// Nodes that may not hold the election lease.
     pub(crate) fn barred(&self) -> Vec<Bar> {
-        let (now, unix) = (self.clock.boot(), self.clock.unix());
+        let now = self.clock.boot();
         let bars = self.own.guard().bars.lock();
-        let bar = |(node, penalty): (&str, Penalty)| {
-            // Rounded, so that it is the same in every answer.
-            let left = penalty.until.since(now).as_secs_f64() + f64::from(unix.nanos) / 1e9;
-            Bar {
-                node: node.to_owned(),
-                until: Time::from_unix(unix.secs.saturating_add(left.round() as i64)).to_string(),
-                count: penalty.count,
-            }
+        let bar = |(node, penalty): (&str, Penalty)| Bar {
+            node: node.to_owned(),
+            until: self.on_wall_clock(penalty.until),
+            count: penalty.count,
         };
         bars.present(now).map(bar).collect()
     }
 
-    /// `POST` of a report: counts it, and carries out what it decides. A call that has begun finishes even when its caller
-    /// disconnects.
+    /// `at` in RFC 3339, rounded, so that it is the same in every answer.
+    fn on_wall_clock(&self, at: BootTime) -> String {
+        let (now, unix) = (self.clock.boot(), self.clock.unix());
+        let ahead = at.since(now).as_secs_f64() - now.since(at).as_secs_f64() + f64::from(unix.nanos) / 1e9;
+        Time::from_unix(unix.secs.saturating_add(ahead.round() as i64)).to_string()
+    }
+
+    /// `POST` of a report: counts it, and carries out what it decides. A call that has begun finishes even when its
+    /// caller disconnects.
     ///
     /// # Errors
-    /// 400 for a malformed body; 403 for a node without a vote; 404 for an unknown collection or report; 409 for void data; 429
-    /// for a node that has to wait.
+    /// 400 for a malformed body; 403 for a node without a vote; 404 for an unknown collection or report; 409 for void
+    /// data; 429 for a node that has to wait.
     pub(crate) async fn take_report(
         self: &Arc<Self>,
         user: &User,
@@ -156,9 +160,9 @@ impl App {
                 );
                 Ok(json!({ "decision": "denied" }))
             }
-            ReportDecision::Confirmed(findings) => {
+            ReportDecision::Confirmed { findings, is_first } => {
                 let app = self.clone();
-                let call = async move { app.convict(&findings, leader.as_deref()).await };
+                let call = async move { app.convict(&findings, is_first, leader.as_deref()).await };
                 let done = self.writes.detached("void forged data", call).await;
                 done.map_err(|lost| Status::internal(&lost.to_string()))??;
                 Ok(json!({ "decision": "confirmed" }))
@@ -182,8 +186,14 @@ impl App {
         Ok(())
     }
 
-    /// Voids the collection of confirmed reports, and bars the node that forged it where that is certain.
-    async fn convict(self: &Arc<Self>, findings: &[(String, Finding)], leader: Option<&str>) -> Result<(), Status> {
+    /// Voids the collection of confirmed reports, and bars the node that forged it where that is certain. Only the void
+    /// is repeated if it failed before (`is_first` is false): it is one forgery.
+    async fn convict(
+        self: &Arc<Self>,
+        findings: &[(String, Finding)],
+        is_first: bool,
+        leader: Option<&str>,
+    ) -> Result<(), Status> {
         let Some((_, finding)) = findings.first() else {
             return Ok(());
         };
@@ -200,9 +210,11 @@ impl App {
             accusers = accusers.join(","),
             "Pool data is forged: voiding the collection"
         );
-        self.metrics.forgery_confirmed(name);
-        if let Some(forger) = forger {
-            self.bar(&forger).await;
+        if is_first {
+            self.metrics.forgery_confirmed(name);
+            if let Some(forger) = forger {
+                self.bar(&forger).await;
+            }
         }
         self.void(name).await
     }

@@ -16,9 +16,9 @@ use crate::registry::Authority;
 // === impl App ===
 
 impl App {
-    /// `POST scope` of the feed: the leader sends the resources that the pool shares in addition to those every pool does.
-    /// The answer names the rejected ones with reasons. A call that has begun finishes even when its leader disconnects: a
-    /// collection is added or removed as a whole. One call runs at a time.
+    /// `POST scope` of the feed: the leader sends the resources that the pool shares in addition to those every pool
+    /// does. The answer names the rejected ones with reasons. A call that has begun finishes even when its leader
+    /// disconnects: a collection is added or removed as a whole. One call runs at a time.
     ///
     /// # Errors
     /// [`FeedError`]; nothing has changed then.
@@ -41,19 +41,23 @@ impl App {
             .feed
             .take_scope(user, body, |resource| self.may_share(resource))
             .await?;
-        self.follow_scope().await;
+        // The controller repeats and logs what fails.
+        drop(self.follow_scope().await);
         self.feed.forget(&told.gone).await;
         Ok(json!({ "refused": told.refused }))
     }
 
     /// Serves exactly the resources that are shared now.
-    pub(crate) async fn follow_scope(&self) {
+    ///
+    /// # Errors
+    /// Reason for which one could not begin or end; a repetition continues with it.
+    pub(crate) async fn follow_scope(&self) -> Result<(), String> {
         let serve = || {
             if let Err(error) = self.serve() {
                 tracing::error!(%error, "Failed to serve changed pool-scope resources");
             }
         };
-        self.feed.follow_scope(self.custom.kinds(), serve).await;
+        self.feed.follow_scope(self.custom.kinds(), serve).await
     }
 
     fn may_share(&self, resource: &SharedResource) -> Result<(), String> {

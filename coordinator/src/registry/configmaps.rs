@@ -4,6 +4,7 @@ use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::status::{ErrorList, FieldError};
 use yurt_apimachinery::values::config_key_errors;
+use yurt_codec::base64_text;
 
 use super::fields::{at, invalid};
 use super::strategy::{MetaPass, Strategy};
@@ -73,11 +74,7 @@ pub(crate) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str],
 /// # Errors
 /// 400 with the message of Go's decoder.
 pub(crate) fn decode(kind: &str, value: &str) -> Result<Vec<u8>, Status> {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
-    // Go's decoder skips line breaks.
-    let value: String = value.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
-    STANDARD.decode(&value).map_err(|error| {
+    base64_text::decode(value).map_err(|error| {
         let at = match error {
             base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
             base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding => value.len(),

@@ -19,12 +19,16 @@ use crate::status_error;
 
 mod create;
 mod current;
+#[cfg(test)]
+pub(crate) mod fake_storage;
 mod guarded;
+mod lease_turns;
 mod room;
 mod shares;
 
 pub(crate) use create::Namespace;
 pub(crate) use current::Current;
+use lease_turns::LeaseTurns;
 pub(crate) use room::Room;
 pub(crate) use shares::Shares;
 
@@ -33,10 +37,10 @@ pub(crate) struct OwnStore {
     storage: Arc<dyn Storage>,
     fence: Arc<Fence>,
     guard: Arc<Guard>,
-    /// Serializes guarded writes: the guard records a write before it judges the next one.
-    guard_turn: tokio::sync::Mutex<()>,
-    /// True if other coordinators write to the same store: objects published here may lag behind the writes acknowledged
-    /// there.
+    /// Serializes guarded writes of one lease: the guard records a write before it judges the next one.
+    lease_turns: LeaseTurns,
+    /// True if other coordinators write to the same store: objects published here may lag behind the writes
+    /// acknowledged there.
     is_shared: bool,
     /// Members that may hold the election lease; any caller in profile standalone.
     electorate: Option<Arc<Members>>,
@@ -117,8 +121,8 @@ enum Failure {
 
 /// Author of objects that the coordinator writes itself.
 const SELF: &str = "system:yurt-coordinator";
-/// Maximum number of attempts of a patch without resourceVersion that loses conflicts. Each round has one winner, so this
-/// many can race without an error; an attempt costs microseconds.
+/// Maximum number of attempts of a patch without resourceVersion that loses conflicts. Each round has one winner, so
+/// this many can race without an error; an attempt costs microseconds.
 const ATTEMPTS_MAX: usize = 200;
 /// Attempts that every write gets, at any size; as many as kube-apiserver's patches.
 const ATTEMPTS_LEAST: usize = 5;
@@ -176,7 +180,7 @@ impl OwnStore {
             storage,
             fence,
             guard,
-            guard_turn: tokio::sync::Mutex::default(),
+            lease_turns: LeaseTurns::default(),
             electorate,
             clock,
             object_bytes_max: usize::MAX,
@@ -202,7 +206,7 @@ impl OwnStore {
             return Ok(());
         };
         if let Some(reached) = self.storage.caught_up() {
-            let rv = reached.await.map_err(|error| status_error::of_storage(&error))?;
+            let rv = reached.await.map_err(|error| status_error::of_storage_read(&error))?;
             objects.store_reached(rv);
         }
         objects.catch_up().await;
@@ -365,6 +369,7 @@ impl OwnStore {
         if leases::is_guarded(write.resource, write.key) {
             return self.write_guarded(write, intent).await;
         }
+        self.count(&write, intent).map_err(Failure::Status)?;
         if intent.dry_run {
             return Ok(None);
         }
@@ -464,7 +469,9 @@ fn without_version(object: &Object) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::fake_storage::FakeStorage;
     use super::*;
+    use crate::lease_objects::RESOURCE;
 
     #[test]
     fn large_writes_are_repeated_a_few_times_and_small_ones_often() {
@@ -476,6 +483,21 @@ mod tests {
         assert_eq!(attempts(3 << 20), 5);
         assert_eq!(attempts(512 << 10), 32);
         assert_eq!(attempts(2 << 10), ATTEMPTS_MAX);
+    }
+
+    #[tokio::test]
+    async fn refused_read_does_not_say_that_reads_go_on() {
+        let away = || StorageError::Unavailable("etcdserver: no leader".into());
+        let storage = FakeStorage {
+            write: Box::new(move |_| Box::pin(std::future::ready(Err(away())))),
+            caught_up: Box::new(move || Err(away())),
+        };
+        let (own, registry) = storage.open();
+        let leases = registry.find(RESOURCE.0, RESOURCE.1).expect("a built-in kind");
+        let refused = own.catch_up(leases).await.expect_err("the store is away");
+        assert_eq!((refused.code(), refused.retry_after()), (503, Some(5)));
+        let why = "the server's store is not available: its present state is unknown (etcdserver: no leader)";
+        assert_eq!(refused.message(), why);
     }
 
     /// The deletion of a namespace may begin at any time before the commit, also at another coordinator.
@@ -504,7 +526,8 @@ mod tests {
                 .expect("a namespace")
         };
         let intent = Intent::of_coordinator();
-        // The first reads of the namespace return `stale`, further ones its present state. Returns the number of reads, too.
+        // The first reads of the namespace return `stale`, further ones its present state. Returns the number of reads,
+        // too.
         let create = async |name: &str, stale: &Object, stale_reads: usize| {
             let value = serde_json::json!({"metadata": {"namespace": "default", "name": name, "uid": "u"}});
             let new = object(value, config_maps).expect("an object");

@@ -46,7 +46,8 @@ pub(crate) trait Strategy: Send + Sync {
         Vec::new()
     }
 
-    /// Further checks of an update's metadata, after the two that every kind gets. Clients see each fault once per check.
+    /// Further checks of an update's metadata, after the two that every kind gets. Clients see each fault once per
+    /// check.
     fn meta_passes(&self) -> &'static [MetaPass] {
         &[MetaPass::Change]
     }

@@ -1,7 +1,8 @@
 //! Views: a resource may present the objects of an own collection in another form.
 //!
-//! A view is a kind and a pure conversion both ways: events of another group, another version of a custom resource. Writes are converted to
-//! the stored form before validation, objects to the view's before an answer. Collection, keys, RVs and positions are the same.
+//! A view is a kind and a pure conversion both ways: events of another group, another version of a custom resource.
+//! Writes are converted to the stored form before validation, objects to the view's before an answer. Collection, keys,
+//! RVs and positions are the same.
 //!
 //! Custom resources are shown in the shape of their present schema, as kube-apiserver prunes and defaults them when it
 //! reads its store.
@@ -112,8 +113,8 @@ impl serve::View for Shown {
     }
 }
 
-/// Objects of a custom resource that may be stored in another shape than that of its present schema: all, until they are
-/// known.
+/// Objects of a custom resource that may be stored in another shape than that of its present schema: all, until they
+/// are known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Misfits(Arc<OnceLock<HashSet<ObjectKey>>>);
 

@@ -62,8 +62,8 @@ impl Strategy for Pods {
         &[MetaPass::Change, MetaPass::Whole]
     }
 
-    /// Keeps fields that kubelets may leave out: owners, the quality of service class and observed values. A status never
-    /// deletes a pod.
+    /// Keeps fields that kubelets may leave out: owners, the quality of service class and observed values. A status
+    /// never deletes a pod.
     fn prepare_status(&self, old: &Value, new: &mut Value) {
         if let Some(metadata) = new.get_mut("metadata") {
             for name in ["ownerReferences", "deletionTimestamp"] {

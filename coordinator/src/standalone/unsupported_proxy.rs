@@ -1,5 +1,5 @@
-//! Requests that kube-apiserver proxies to a kubelet, a pod or a service. This server has no such connections and answers
-//! with the reason.
+//! Requests that kube-apiserver proxies to a kubelet, a pod or a service. This server has no such connections and
+//! answers with the reason.
 //!
 //! A request about an object that does not exist gets the same 404 as there: a misspelt name is the usual fault.
 

@@ -77,6 +77,53 @@ async fn every_stage_of_every_request_is_a_line_without_secrets() {
 }
 
 #[tokio::test]
+async fn request_that_is_refused_before_its_caller_is_known_is_recorded_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let flags = ["--profile", "standalone", "--audit-log-path", path.to_str().unwrap()];
+    let mut server = Server::start(&flags).await;
+    let token = [("authorization", "Bearer x")];
+    server.anonymous().get_with("/api", &token).await.expect(401);
+    let refused = server.admin().get("/api/v1/nodes?timeout=soon").await.expect(400);
+    server.stop();
+    let all = events(&std::fs::read_to_string(&path).unwrap());
+    let told = all.iter().map(|event| {
+        let status = &event["responseStatus"];
+        json!([
+            event["stage"],
+            event["user"],
+            event["verb"],
+            status["reason"],
+            status["code"],
+            status["message"]
+        ])
+    });
+    let expected = [
+        json!(["ResponseStarted", {}, "get", "Unauthorized", 401, "Unauthorized"]),
+        json!(["ResponseStarted", {}, "list", "BadRequest", 400, refused["message"]]),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn verb_of_a_constrained_impersonation_is_recorded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let flags = ["--profile", "standalone", "--audit-log-path", path.to_str().unwrap()];
+    let mut server = Server::start(&flags).await;
+    let boss = [("impersonate-user", "boss")];
+    server.admin().get_with("/api/v1/nodes", &boss).await.expect(403);
+    server.stop();
+    let all = events(&std::fs::read_to_string(&path).unwrap());
+    let last = all.last().unwrap();
+    assert_eq!(last["impersonatedUser"]["username"], "boss");
+    assert_eq!(
+        last["authenticationMetadata"],
+        json!({ "impersonationConstraint": "impersonate:user-info" })
+    );
+}
+
+#[tokio::test]
 async fn void_of_pool_data_is_recorded_with_its_user() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.log");

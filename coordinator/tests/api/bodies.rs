@@ -101,7 +101,8 @@ async fn large_body_of_a_node_is_refused_before_it_has_come() {
         .expect(201);
 }
 
-/// Two users hold all room for large bodies, and never end them: they lose it to another one, and small ones never wait.
+/// Two users hold all room for large bodies, and never end them: they lose it to another one, and small ones never
+/// wait.
 #[tokio::test]
 async fn unfinished_large_bodies_delay_large_ones_alone() {
     let server = Server::standalone().await;

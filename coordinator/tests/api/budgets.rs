@@ -147,6 +147,40 @@ async fn nodes_write_small_events_and_leases_and_not_too_many() {
         .expect(201);
 }
 
+/// A renewal stays in memory. Every other change of a lease waits for the disk.
+#[tokio::test]
+async fn node_changes_its_lease_a_few_times_and_renews_it_without_limit() {
+    let server = Server::pool().await;
+    let node = server.node("n1");
+    let leases = format!("{LEASES}/kube-node-lease/leases");
+    let path = format!("{leases}/n1");
+    let lease =
+        |name: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": name, "leaseDurationSeconds": 40}});
+    node.post(&leases, &lease("n1")).await.expect(201);
+    let renew = async |number: usize| {
+        let renewed = format!("2026-01-01T00:00:00.{number:06}Z");
+        let patch = json!({"spec": {"renewTime": renewed}});
+        node.patch("merge", &path, &patch).await.expect(200);
+    };
+    for number in 0..150 {
+        renew(number).await;
+    }
+    // One more is allowed per second, on a machine of any speed.
+    let mut taken = 0;
+    let refused = loop {
+        let patch = json!({"spec": {"leaseDurationSeconds": 41 + taken % 2}});
+        let answer = node.patch("merge", &path, &patch).await;
+        match answer.code {
+            200 if taken < 10_000 => taken += 1,
+            _ => break answer,
+        }
+    };
+    assert_eq!(refused.code, 429, "{taken}: {:?}", refused.body);
+    assert!(taken >= 49 && refused.header("retry-after").is_some(), "{taken}");
+    renew(150).await;
+    server.node("n2").post(&leases, &lease("n2")).await.expect(201);
+}
+
 #[tokio::test]
 async fn leases_of_direct_watchers_are_nobodys() {
     let server = Server::pool().await;

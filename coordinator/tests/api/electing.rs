@@ -1,7 +1,8 @@
-//! The election lease of a pool under a hostile member: permitted writers, the time for which it protects its holder, and
-//! requests that are never refused.
+//! The election lease of a pool under a hostile member: permitted writers, the time for which it protects its holder,
+//! and requests that are never refused.
 
 use serde_json::{Value, json};
+use yurt_test_support::eventually;
 
 use crate::harness::{Answer, Client, Server, rv};
 
@@ -93,6 +94,42 @@ async fn one_write_keeps_the_lease_for_a_minute_at_the_most() {
         .nth(1)
         .and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     assert!(seconds.is_some_and(|seconds| seconds <= PROTECTED_MAX), "{message}");
+}
+
+/// Node of the leader in the metrics, and the two fields about the holder in the state of the feed.
+async fn reported_leader(server: &Server) -> (bool, Value, Value) {
+    let metrics = server.admin().get("/metrics").await.expect(200);
+    let leads = metrics
+        .as_str()
+        .unwrap()
+        .contains("yurt_coordinator_leader{node=\"n1\"} 1");
+    let state = server.admin().get("/yurt/v1/feed").await.expect(200);
+    (leads, state["holder"].clone(), state["holderSilentSince"].clone())
+}
+
+/// A leader that lost power releases nothing, and without the cloud no other hub is a candidate.
+#[tokio::test]
+async fn leader_is_reported_as_silent_once_its_lease_has_expired() {
+    let server = pool().await;
+    let leader = server.node("n1");
+    elect(&leader, "n1_a").await;
+    assert_eq!(reported_leader(&server).await, (true, json!("n1_a"), Value::Null));
+    put(&leader, |lease| lease["spec"]["leaseDurationSeconds"] = json!(1))
+        .await
+        .expect(200);
+    let since = eventually("the lease expires", async || match reported_leader(&server).await {
+        (false, holder, Value::String(since)) => {
+            assert_eq!(holder, "n1_a", "the lease still names its holder");
+            Some(since)
+        }
+        _ => None,
+    })
+    .await;
+    assert!(since.ends_with('Z'), "a time: {since}");
+    put(&leader, |lease| lease["spec"]["leaseDurationSeconds"] = json!(15))
+        .await
+        .expect(200);
+    assert_eq!(reported_leader(&server).await, (true, json!("n1_a"), Value::Null));
 }
 
 #[tokio::test]

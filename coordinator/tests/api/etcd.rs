@@ -138,7 +138,9 @@ async fn without_etcd_reads_of_any_version_go_on_and_the_rest_says_why() {
         admin.get(MAPS).await,
     ] {
         assert!(matches!(refused.code, 503 | 504), "{refused:?}");
-        assert!(refused.header("retry-after").is_some(), "{refused:?}");
+        // The outcome of a write that ends with 504 is unknown: clients must not repeat it by themselves.
+        let is_repeatable = refused.code == 503;
+        assert_eq!(refused.header("retry-after").is_some(), is_repeatable, "{refused:?}");
     }
     let old = admin.get(&format!("{MAPS}?resourceVersion=0")).await.expect(200);
     assert_eq!(rv(&old["items"][0]), rv(&created));

@@ -72,6 +72,19 @@ async fn both_groups_show_the_same_events() {
         (&json!("events.k8s.io/v1"), &json!("b"))
     );
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    for (source, name) in [("kubelet", "a"), ("example.com/c", "b")] {
+        for path in [CORE, NEW] {
+            let list = admin.get(&format!("{path}?fieldSelector=source={source}")).await;
+            let list = list.expect(200);
+            let names: Vec<&Value> = list["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|item| &item["metadata"]["name"])
+                .collect();
+            assert_eq!(names, [name], "{path} {source}");
+        }
+    }
     let refused = admin
         .get(&format!("{NEW}?fieldSelector=involvedObject.name=p"))
         .await

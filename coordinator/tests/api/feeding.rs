@@ -457,7 +457,8 @@ async fn membership_comes_first_and_contains_who_tells_it() {
     server.admin().post("/yurt/v1/members", &names).await.expect(405);
 }
 
-/// All labels of a pool are removed by mistake, or by a controller that writes them again. Leaders feed the state of the cloud.
+/// All labels of a pool are removed by mistake, or by a controller that writes them again. Leaders feed the state of
+/// the cloud.
 #[tokio::test]
 async fn membership_never_shuts_out_the_node_that_tells_it() {
     let (server, leader) = fed_pool().await;
@@ -710,8 +711,8 @@ async fn services_at(reader: &Client, up_to: u64) -> Vec<String> {
     items.iter().map(shown).collect()
 }
 
-/// Data fed through one coordinator is served by the other, which a new leader may feed from there; the old leader is fenced at
-/// both.
+/// Data fed through one coordinator is served by the other, which a new leader may feed from there; the old leader is
+/// fenced at both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn coordinators_over_one_etcd_share_the_pool() {

@@ -107,6 +107,46 @@ async fn typed_clients_write_and_read_protobuf() {
     );
 }
 
+/// client-go's typed clients write options in the version of their group.
+///
+/// Conformance: 2.53
+#[tokio::test]
+async fn options_of_a_delete_count_in_the_version_of_any_group() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let message = schema::find("meta.k8s.io", "v1", "DeleteOptions").unwrap();
+    let options = |api_version: &str, options: Value| {
+        let encoded = protobuf::encode(message, options.to_string().as_bytes()).unwrap();
+        Bytes::from(protobuf::envelope(api_version, "DeleteOptions", &encoded.bytes))
+    };
+    let lease = json!({"metadata": {"name": "a"}});
+    let slice = json!({"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": []});
+    let event = json!({"metadata": {"name": "a"}, "eventTime": "2026-01-01T00:00:00.000000Z", "action": "A",
+        "reportingController": "example.com/c", "reportingInstance": "i", "reason": "R", "type": "Normal"});
+    for (group_version, resource, object) in [
+        ("coordination.k8s.io/v1", "leases", lease),
+        ("discovery.k8s.io/v1", "endpointslices", slice),
+        ("events.k8s.io/v1", "events", event),
+    ] {
+        let all = format!("/apis/{group_version}/namespaces/default/{resource}");
+        let one = format!("{all}/a");
+        admin.post(&all, &object).await.expect(201);
+        let delete = async |path: &str, body: Bytes| send(&admin, Method::DELETE, path, PROTOBUF, body).await.code;
+        for version in [group_version, "meta.k8s.io/v1", "v1"] {
+            let wrong = options(version, json!({"preconditions": {"uid": "other"}}));
+            assert_eq!(delete(&one, wrong).await, 409, "{version} {one}");
+            for path in [&one, &all] {
+                let dry = options(version, json!({"dryRun": ["All"]}));
+                assert_eq!(delete(path, dry).await, 200, "{version} {path}");
+                admin.get(&one).await.expect(200);
+            }
+        }
+        let unknown = protobuf::envelope(group_version, "Options", b"").into();
+        assert_eq!(delete(&one, unknown).await, 400, "{one}");
+        admin.get(&one).await.expect(200);
+    }
+}
+
 /// Conformance: 3.G02, 3.G05
 #[tokio::test]
 async fn watches_in_protobuf_are_frames_of_envelopes() {

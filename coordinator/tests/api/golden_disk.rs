@@ -1,5 +1,5 @@
-//! Golden bytes of the disk: a coordinator starts on recorded files and serves what they hold. Files of earlier versions
-//! look like these; see `yurt_test_support::golden` for a wanted change.
+//! Golden bytes of the disk: a coordinator starts on recorded files and serves what they hold. Files of earlier
+//! versions look like these; see `yurt_test_support::golden` for a wanted change.
 
 use http::Method;
 use serde_json::{Value, json};

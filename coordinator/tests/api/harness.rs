@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request};
+use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -483,6 +483,13 @@ impl Client {
             .header("content-type", "application/json")
             .body(stream(pieces));
         self.http.send(request.unwrap()).await.unwrap().status().as_u16()
+    }
+
+    /// An answer whose body is not read.
+    pub(crate) async fn unread(&self, path: &str, encoding: &str) -> Response<Incoming> {
+        let request = Request::builder().uri(path).header("accept-encoding", encoding);
+        let request = request.body(empty()).unwrap();
+        self.http.send(request).await.unwrap()
     }
 
     /// Number of connections it has opened.

@@ -6,12 +6,14 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use yurt_runtime::http::GZIPS_AT_ONCE;
 use yurt_runtime::pki::CertificateAuthority;
 use yurt_test_support::eventually;
 
 use crate::harness::{Client, PATIENCE, Server, config_map};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 /// A ConfigMap whose JSON has exactly this many bytes.
 fn of_size(bytes: usize, name: &str) -> Value {
@@ -224,6 +226,61 @@ async fn connections_are_bounded() {
         }
     };
     tokio::time::timeout(PATIENCE, late).await.unwrap();
+}
+
+/// A coordinator of the members `n1` and `n2`. Its list of leases is larger than the windows of a client, also if it is
+/// compressed.
+async fn pool_with_a_long_lease() -> Server {
+    let server = Server::start(&["--nodepool", "hangzhou", "--initial-members", "n1,n2"]).await;
+    let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(600 << 10).collect();
+    let lease = json!({"metadata": {"name": "n9"}, "spec": {"holderIdentity": random}});
+    server.admin().post(NODE_LEASES, &lease).await.expect(201);
+    server
+}
+
+#[tokio::test]
+async fn answers_that_a_member_does_not_read_are_bounded() {
+    let server = pool_with_a_long_lease().await;
+    let (leases, greedy, other) = (NODE_LEASES, server.node("n1"), server.node("n2"));
+    let mut unread = Vec::new();
+    let refused = loop {
+        let answer = greedy.unread(leases, "identity").await;
+        if answer.status() != 200 {
+            break answer;
+        }
+        unread.push(answer);
+        assert!(unread.len() < 300, "no limit");
+    };
+    assert_eq!((refused.status().as_u16(), unread.len()), (429, 128));
+    assert_eq!(refused.headers()["retry-after"], "1");
+    other.get(leases).await.expect(200);
+    assert_eq!(
+        greedy.unread(&format!("{leases}?watch=1"), "identity").await.status(),
+        200
+    );
+    unread.pop();
+    let is_answered = async || (greedy.unread(leases, "identity").await.status() == 200).then_some(());
+    eventually("an answer that was given up leaves its place", is_answered).await;
+}
+
+#[tokio::test]
+async fn member_that_reads_no_compressed_answer_leaves_compression_to_the_others() {
+    let server = pool_with_a_long_lease().await;
+    let (greedy, other) = (server.node("n1"), server.node("n2"));
+    let mut unread = Vec::new();
+    let mut is_compressed = async |client: &Client| {
+        let answer = client.unread(NODE_LEASES, "gzip").await;
+        assert_eq!(answer.status(), 200);
+        let encoding = answer.headers().get("content-encoding").cloned();
+        unread.push(answer);
+        encoding.is_some_and(|encoding| encoding == "gzip")
+    };
+    let mut compressed = 0;
+    for _ in 0..40 {
+        compressed += usize::from(is_compressed(&greedy).await);
+    }
+    assert_eq!(compressed, GZIPS_AT_ONCE / 2);
+    assert!(is_compressed(&other).await);
 }
 
 /// A review whose body does not arrive: it keeps its place until it is dropped.

@@ -7,6 +7,25 @@ use crate::harness::{Server, config_map, rv};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
+#[tokio::test]
+async fn bytes_in_base64_are_one_value_however_they_are_written() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for (name, text) in [("wrapped", "YW\nI="), ("bits", "YWJ=")] {
+        let mut map = config_map(name, "1");
+        map["binaryData"] = json!({"k": text});
+        map["immutable"] = json!(true);
+        let created = admin.post(MAPS, &map).await.expect(201);
+        assert_eq!(created["binaryData"]["k"], "YWI=", "{name}");
+        let path = format!("{MAPS}/{name}");
+        for same in ["YWI=", text] {
+            map["binaryData"]["k"] = json!(same);
+            let updated = admin.put(&path, &map).await.expect(200);
+            assert_eq!(rv(&updated), rv(&created), "nothing changed");
+        }
+    }
+}
+
 /// Conformance: 3.A01, 3.A10, 3.B02, 3.B06, 3.C01, 3.C02, 3.C04, 3.D01, 3.E02, 3.E04, 4.19
 #[tokio::test]
 async fn object_lives_from_create_to_delete() {

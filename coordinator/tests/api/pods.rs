@@ -1,8 +1,13 @@
 //! Pods: refusals, mutable fields, binding and eviction.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use yurt_apimachinery::{ResourceVersion, Space};
+use yurt_runtime::Clock;
+use yurt_storage::backend::{Committed, Loaded, Sink};
+use yurt_storage::{Action, Durability, Embedded, Expect, Op, Storage as _, StorageError};
 use yurt_test_support::eventually;
 
 use crate::harness::{Client, Server};
@@ -198,7 +203,8 @@ async fn an_eviction_deletes_the_pod_and_a_node_evicts_its_own_only() {
     admin.post(&path, &wrong).await.expect(409);
 }
 
-/// An eviction is two writes, and a client may disconnect at any moment: the pod is never left with the condition alone.
+/// An eviction is two writes, and a client may disconnect at any moment: the pod is never left with the condition
+/// alone.
 #[tokio::test]
 async fn eviction_that_was_begun_ends_when_its_client_hangs_up() {
     let server = Server::standalone().await;
@@ -227,6 +233,63 @@ async fn eviction_that_was_begun_ends_when_its_client_hangs_up() {
             .filter(|pod| is_marked(pod))
             .count();
         (marked == 0).then_some(())
+    })
+    .await;
+}
+
+/// Reads nothing of a store.
+struct Blind;
+
+impl Sink for Blind {
+    fn load(&self, _loaded: Loaded) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn committed(&self, _rv: ResourceVersion, _changes: &[Committed]) {}
+
+    fn reloaded(&self, _loaded: Loaded) {}
+}
+
+/// A delete without a grace period is two commits, and the server may end between them.
+#[tokio::test]
+async fn pod_whose_deletion_was_interrupted_can_be_deleted() {
+    let mut server = Server::start(&["--profile", "standalone"]).await;
+    let namespace = json!({"metadata": {"name": "n"}});
+    server.admin().post("/api/v1/namespaces", &namespace).await.expect(201);
+    let pods = "/api/v1/namespaces/n/pods";
+    let mut halves = Vec::new();
+    for (name, grace) in [("a", json!(0)), ("b", Value::Null), ("c", json!(0))] {
+        let mut object = server.admin().post(pods, &pod(name)).await.expect(201);
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        metadata.remove("resourceVersion");
+        metadata.insert("deletionTimestamp".to_owned(), json!("2026-01-01T00:00:00Z"));
+        if !grace.is_null() {
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), grace);
+        }
+        halves.push(Op {
+            key: format!("/pods/n/{name}"),
+            expect: Expect::Any,
+            action: Action::Put(bytes::Bytes::from(object.to_string()).into(), Durability::Durable),
+        });
+    }
+    server.stop();
+    let store = Embedded::open(&server.folder().join("store.redb"), Clock::system(), Space::Cloud).unwrap();
+    store.attach(Arc::new(Blind)).await.unwrap();
+    store.write(halves).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    server.start_again().await;
+    let admin = server.admin();
+    for name in ["a", "b"] {
+        let path = format!("{pods}/{name}");
+        admin.delete(&format!("{path}?dryRun=All")).await.expect(200);
+        admin.get(&path).await.expect(200);
+        admin.delete(&path).await.expect(200);
+        admin.get(&path).await.expect(404);
+    }
+    admin.delete("/api/v1/namespaces/n").await.expect(200);
+    eventually("its namespace is emptied", async || {
+        (admin.get("/api/v1/namespaces/n").await.code == 404).then_some(())
     })
     .await;
 }

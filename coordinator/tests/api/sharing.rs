@@ -1,6 +1,14 @@
 //! Shared resources of a pool: the leader adds and removes them while everything else goes on.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{ResourceVersion, Space};
+use yurt_runtime::TaskGroup;
+use yurt_storage::contract::Recorder;
+use yurt_storage::etcd3::{Config, MAX_REQUEST_BYTES};
+use yurt_storage::{Etcd, OnlyWriter as _, Replicas, Storage as _};
 use yurt_test_support::etcd::EtcdMember;
 use yurt_test_support::eventually;
 
@@ -240,4 +248,42 @@ async fn coordinators_over_one_etcd_share_the_same_resources() {
     tell(&leader, &json!([widgets()])).await;
     let is_empty = async || (third.admin().get(WIDGETS).await.code == 429).then_some(());
     eventually("nothing is left of it", is_empty).await;
+}
+
+/// Data of a resource that left the scope, which etcd failed to delete.
+async fn leave_data(etcd: &EtcdMember) {
+    let config = Config {
+        servers: vec![etcd.url()],
+        tls: None,
+        prefix: "/yurt-coordinator".into(),
+        space: Space::Own,
+        compaction_interval: None,
+        mark: None,
+        max_request_bytes: MAX_REQUEST_BYTES,
+    };
+    let tasks = TaskGroup::new();
+    let storage = Arc::new(Etcd::connect(config, &tasks).await.unwrap());
+    let kinds = [(NAME.to_owned(), find_kind("", "services").unwrap())];
+    let replicas = Replicas::shared(&kinds, storage.clone());
+    storage.attach(Arc::new(Recorder::default())).await.unwrap();
+    let left = replicas.named(NAME).unwrap();
+    left.collection()
+        .update(|held| held.restart(0, Vec::new(), ResourceVersion(100)));
+    replicas.persist(None).await.unwrap();
+    tasks.token().cancel();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn data_that_a_failed_deletion_left_at_etcd_is_gone_when_its_resource_is_shared_again() {
+    let etcd = EtcdMember::single(None, &[]);
+    leave_data(&etcd).await;
+    let server = Server::sharing_a_pool(&etcd).await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1"]).await;
+    assert_eq!(tell(&leader, &json!([widgets()])).await, json!([]));
+    server.admin().get(WIDGETS).await.expect(429);
+    leader.snapshot(NAME, 0, 50, &[widget("a", 40)]).await.expect(200);
+    let list = server.admin().get(WIDGETS).await.expect(200);
+    assert_eq!((rv(&list).as_str(), &list["items"]), ("50", &json!([widget("a", 40)])));
 }

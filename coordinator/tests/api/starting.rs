@@ -121,6 +121,14 @@ fn serving_pair() -> PemPair {
     authority.issue_server("s", &["localhost"]).unwrap()
 }
 
+/// The first process of a container ignores a signal that it does not handle. So it must be handled before a start that
+/// waits, here for etcd.
+#[tokio::test]
+async fn sigterm_ends_a_start_that_waits() {
+    let mut server = Server::waiting(&["--profile", "standalone", "--etcd-servers", "http://127.0.0.1:1"]).await;
+    server.stop();
+}
+
 #[test]
 fn bad_ways_to_etcd_are_told_before_anything_is_tried() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,16 +136,28 @@ fn bad_ways_to_etcd_are_told_before_anything_is_tried() {
     let data = data.to_str().unwrap();
     let standalone = ["--profile", "standalone", "--etcd-servers"];
     for (more, part) in [
-        (&["https://127.0.0.1:1"][..], "https needs a certificate authority"),
-        (&["127.0.0.1:1"][..], "--etcd-servers: etcd servers: 127.0.0.1:1"),
-        (&["http://127.0.0.1:1", "--etcd-prefix", "x"][..], "etcd prefix \"x\""),
+        (
+            &["127.0.0.1:1"][..],
+            "--etcd-servers: cannot use 127.0.0.1:1: no http:// or https:// in front",
+        ),
+        (
+            &["http://127.0.0.1:1", "--etcd-prefix", "x"][..],
+            "--etcd-prefix: \"x\" must begin with / and have at most 512 bytes",
+        ),
         (
             &["https://127.0.0.1:1", "--etcd-cafile", "/nowhere/ca"][..],
-            "/nowhere/ca",
+            "--etcd-cafile, --etcd-certfile, --etcd-keyfile: cannot read /nowhere/ca: ",
         ),
     ] {
         refused(&[&standalone[..], more].concat(), 1, part, data);
     }
+    let without_ca = [&standalone[..], &["https://127.0.0.1:1"]].concat();
+    refused(
+        &without_ca,
+        2,
+        "--etcd-cafile: https://127.0.0.1:1 of --etcd-servers needs",
+        data,
+    );
 }
 
 /// Conformance: 1.09, 1.52, 1.66

@@ -62,7 +62,13 @@ async fn open_files_that_are_short_are_divided_and_never_used_up() {
 async fn anonymous_answer_over_http1_ends_its_connection() {
     let server = Server::standalone().await;
     let nobody = server.anonymous_http1();
-    for (path, code) in [("/healthz", 200), ("/version", 200), ("/api", 403)] {
+    for (path, code) in [
+        ("/healthz", 200),
+        ("/version", 200),
+        ("/api", 403),
+        ("/version?timeout=x", 400),
+        ("/api/v1/watch", 400),
+    ] {
         let before = nobody.connections();
         for _ in 0..2 {
             let answer = nobody.get(path).await;

@@ -2,8 +2,8 @@
 //! and forbidden values are reported.
 //!
 //! Supported are types, members, items, limits, `pattern`, `format`, `enum`, `nullable`, `default`, `allOf`, `anyOf`,
-//! `oneOf`, `not`, and the extensions for unknown fields, lists and embedded objects. Not enforced are rules in CEL and a few formats,
-//! which [`not_enforced`] lists. [`check`] rejects patterns that cannot be compiled.
+//! `oneOf`, `not`, and the extensions for unknown fields, lists and embedded objects. Not enforced are rules in CEL and
+//! a few formats, which [`not_enforced`] lists. [`check`] rejects patterns that cannot be compiled.
 //!
 //! ```
 //! use serde_json::json;
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use yurt_apimachinery::json_text;
-use yurt_apimachinery::status::ErrorList;
+use yurt_apimachinery::status::{ErrorList, FieldError};
 
 mod combined;
 mod embedded;
@@ -44,7 +44,11 @@ pub use validate::Limits;
 
 /// The schema of one version of a kind.
 #[derive(Debug)]
-pub struct Structural(Node);
+pub struct Structural {
+    root: Node,
+    /// True if there are objects within its objects.
+    has_embedded: bool,
+}
 
 /// The schema of one value.
 #[derive(Debug, Default)]
@@ -100,19 +104,42 @@ impl Structural {
         // The numbers of objects are settled, too: enumerations and defaults have to equal them.
         let mut schema = schema.clone();
         json_text::settle_numbers(&mut schema);
+        let mut root = Node::of(&schema);
+        let has_embedded = root.inner().any(Node::has_embedded);
         // The outermost object has a type and metadata, regardless of its schema.
-        Self(Node {
-            embedded: true,
-            ..Node::of(&schema)
-        })
+        root.embedded = true;
+        Self { root, has_embedded }
     }
 
     /// Removes fields that the schema does not know and fills in its defaults. Returns the paths of the removed fields,
-    /// sorted, 100 at most.
+    /// sorted, 100 at most. Of the type and the metadata of objects within the object, values of another type and
+    /// unknown fields are removed as well, and not returned.
     pub fn shape(&self, object: &mut Value) -> Vec<String> {
-        let unknown = shape::prune(object, &self.0);
-        shape::drop_nulls(object, &self.0);
-        shape::fill(object, &self.0);
+        let unknown = self.prune(object);
+        if self.has_embedded {
+            embedded::repair(&self.root, object);
+        }
+        shape::fill(object, &self.root);
+        unknown
+    }
+
+    /// As [`shape`](Self::shape), for an object that a client wrote. Returns its faults: `unknown field "…"`.
+    ///
+    /// # Errors
+    /// The type or the metadata of an object within it has a value of another type.
+    pub fn read(&self, object: &mut Value) -> Result<Vec<String>, FieldError> {
+        let unknown = self.prune(object).into_iter();
+        let mut faults: Vec<String> = unknown.map(|path| format!("unknown field \"{path}\"")).collect();
+        if self.has_embedded {
+            faults.extend(embedded::read(&self.root, object)?);
+        }
+        shape::fill(object, &self.root);
+        Ok(faults)
+    }
+
+    fn prune(&self, object: &mut Value) -> Vec<String> {
+        let unknown = shape::prune(object, &self.root);
+        shape::drop_nulls(object, &self.root);
         unknown
     }
 
@@ -120,9 +147,9 @@ impl Structural {
     /// `old` are accepted. Items that occur twice are accepted if `old` has any such items.
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = ErrorList::default();
-        validate::check(&self.0, &mut Path::default(), object, old, &mut errors);
-        let repeated = lists::repeated(&self.0, object);
-        let is_new = |old| lists::repeated(&self.0, old).is_empty();
+        validate::check(&self.root, &mut Path::default(), object, old, &mut errors);
+        let repeated = lists::repeated(&self.root, object);
+        let is_new = |old| lists::repeated(&self.root, old).is_empty();
         if !repeated.is_empty() && old.is_none_or(is_new) {
             errors.append(repeated);
         }
@@ -131,12 +158,12 @@ impl Structural {
 
     /// Errors in the type and metadata of objects within the object. An update answers for those that it keeps, too.
     pub fn validate_embedded(&self, object: &Value) -> ErrorList {
-        embedded::faults(&self.0, object)
+        embedded::faults(&self.root, object)
     }
 
     /// The schema of the whole object.
     pub fn root(&self) -> &Node {
-        &self.0
+        &self.root
     }
 }
 
@@ -172,6 +199,19 @@ impl Node {
             combined: Combined::of(schema).map(Box::new),
             is_atomic_map: schema["x-kubernetes-map-type"] == "atomic",
         }
+    }
+
+    /// Schemas of its members and items.
+    fn inner(&self) -> impl Iterator<Item = &Self> {
+        let each = match &self.additional {
+            Additional::Each(each) => Some(&**each),
+            Additional::None | Additional::Any => None,
+        };
+        self.properties.values().chain(each).chain(self.items.as_deref())
+    }
+
+    fn has_embedded(&self) -> bool {
+        self.embedded || self.inner().any(Self::has_embedded)
     }
 
     /// True if a null here counts as an absent value.

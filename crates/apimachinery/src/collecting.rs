@@ -2,8 +2,8 @@
 
 /// Collects `items` into an ordered map or set by inserting one after the other.
 ///
-/// [`Iterator::collect`] sorts the items first, which is faster for thousands of them. Its sort is compiled once for each
-/// kind of iterator: some 6 KB of program for each call. This function adds none.
+/// [`Iterator::collect`] sorts the items first, which is faster for thousands of them. Its sort is compiled once for
+/// each kind of iterator: some 6 KB of program for each call. This function adds none.
 #[must_use]
 pub fn inserted<C: Default + Extend<T>, T>(items: impl IntoIterator<Item = T>) -> C {
     let mut all = C::default();

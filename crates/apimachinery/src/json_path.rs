@@ -1,7 +1,7 @@
 //! JSONPath as printer columns use it: `.spec.a`, `['k']`, `[0]`, `[*]`, `[?(@.type=="Ready")].status`.
 //!
-//! The part of kubectl's language that addresses a place. Slices, unions, recursion and arithmetic are rejected when the
-//! path is parsed, not when it is evaluated.
+//! The part of kubectl's language that addresses a place. Slices, unions, recursion and arithmetic are rejected when
+//! the path is parsed, not when it is evaluated.
 
 use serde_json::Value;
 

@@ -43,7 +43,8 @@ pub fn parse_objects(text: &[u8]) -> Result<Vec<Map<String, Value>>, serde_json:
     serde_json::from_slice(text)
 }
 
-/// A number as Go prints it: one without a fraction is an integer, if it has 64 bits. Go reads no other into an integer.
+/// A number as Go prints it: one without a fraction is an integer, if it has 64 bits. Go reads no other into an
+/// integer.
 pub fn number(value: f64) -> Value {
     let whole = value as i64;
     if whole as f64 == value && whole < i64::MAX {

@@ -16,7 +16,8 @@ pub use generate::{GENERATED_SUFFIX_LEN, apply_generate_name, generate_name, gen
 pub use identity::{check_name, check_no_resource_version, settle_namespace};
 pub(crate) use manager::{FIELD_MANAGER_MAX_LEN, check_field_manager};
 pub use names::{
-    dns_1035_label_errors, dns_label_errors, dns_subdomain_errors, label_key_errors, label_value_errors, name_errors,
+    dns_1035_label_errors, dns_label_errors, dns_subdomain_errors, domain_prefixed_path_errors, label_key_errors,
+    label_value_errors, name_errors,
 };
 pub use validate::{
     LIST_ITEMS_MAX, TOTAL_ANNOTATION_SIZE_LIMIT, check_list_lengths, is_qualified_finalizer, unqualified_finalizers,

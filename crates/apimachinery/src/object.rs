@@ -178,8 +178,8 @@ impl Object {
         }
     }
 
-    /// The same object with another resource version; every other byte is the same. One that is held deflated shares its
-    /// body with this one, where the length allows it.
+    /// The same object with another resource version; every other byte is the same. One that is held deflated shares
+    /// its body with this one, where the length allows it.
     #[must_use]
     pub fn with_resource_version(&self, resource_version: ResourceVersion) -> Self {
         let known = self.0.metadata_at.map(|at| at.get() as usize);
@@ -221,14 +221,14 @@ impl Object {
         self.0.body.len()
     }
 
-    /// Holds the body deflated from now on if it has 2 KiB or more, in all clones. Returns the bytes of memory that this
-    /// freed.
+    /// Holds the body deflated from now on if it has 2 KiB or more, in all clones. Returns the bytes of memory that
+    /// this freed.
     pub fn pack(&self, packer: &mut Packer) -> usize {
         self.packed(packer).1
     }
 
-    /// The object as a row of a file ([`crate::packed`]): deflated if it is long, with a head if that spares inflating it
-    /// ([`Self::parse_packed`]). Also holds it as [`Self::pack`] does, and returns the bytes that this freed.
+    /// The object as a row of a file ([`crate::packed`]): deflated if it is long, with a head if that spares inflating
+    /// it ([`Self::parse_packed`]). Also holds it as [`Self::pack`] does, and returns the bytes that this freed.
     pub fn row(&self, packer: &mut Packer) -> (Bytes, usize) {
         let (body, freed) = self.packed(packer);
         (head::row(self, &body).unwrap_or(body), freed)

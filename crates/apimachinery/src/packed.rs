@@ -42,8 +42,8 @@ pub type HeadAndBody<'a> = (&'a [u8], &'a [u8]);
 #[derive(Default)]
 pub struct Packer {
     stream: Option<Compress>,
-    /// The row before it is allocated. A row that is shrunk from the size of its text stays where that text fits, so each
-    /// would keep a page of its own from the kernel.
+    /// The row before it is allocated. A row that is shrunk from the size of its text stays where that text fits, so
+    /// each would keep a page of its own from the kernel.
     row: Vec<u8>,
 }
 

@@ -173,6 +173,11 @@ impl RequestInfo {
         })
     }
 
+    /// True if the request is passed on to a node, a pod or a service.
+    pub fn is_proxy(&self) -> bool {
+        self.verb == Verb::Proxy || self.subresource.as_deref() == Some("proxy")
+    }
+
     /// Group, version and resource; empty for other paths.
     pub fn gvr(&self) -> GroupVersionResource {
         GroupVersionResource::new(self.group.clone(), self.version.clone(), self.resource.clone())

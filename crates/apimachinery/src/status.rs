@@ -192,8 +192,8 @@ impl Status {
         self.is_denial
     }
 
-    /// True for rejections of kube-apiserver's router, before any other code reads the request: a media type it does not
-    /// know.
+    /// True for rejections of kube-apiserver's router, before any other code reads the request: a media type it does
+    /// not know.
     pub fn is_of_router(&self) -> bool {
         matches!(self.code, 406 | 415) && self.details.is_some()
     }

@@ -1,5 +1,5 @@
-//! The two time formats of the API, `Time` in whole seconds and `MicroTime` in microseconds, and readings of a monotonic
-//! clock ([`BootTime`]). Reads no clock.
+//! The two time formats of the API, `Time` in whole seconds and `MicroTime` in microseconds, and readings of a
+//! monotonic clock ([`BootTime`]). Reads no clock.
 
 use std::fmt;
 

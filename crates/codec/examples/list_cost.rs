@@ -1,5 +1,5 @@
-//! Writes a list of 1,000 EndpointSlices of 100 endpoints so many times: `time list_cost protobuf 10`. With 0 rounds the
-//! time is that of making the objects; the first round of protobuf also measures every item.
+//! Writes a list of 1,000 EndpointSlices of 100 endpoints so many times: `time list_cost protobuf 10`. With 0 rounds
+//! the time is that of making the objects; the first round of protobuf also measures every item.
 
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::list::ListMeta;

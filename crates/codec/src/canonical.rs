@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Field, FieldType, Message};
+use crate::base64_text;
+use crate::schema::{self, Field, FieldType, Message};
 use yurt_apimachinery::quantity::Quantity;
 use yurt_apimachinery::time::{MicroTime, Time};
 
@@ -17,6 +18,19 @@ const DEPTH_MAX: usize = 64;
 pub fn canonicalize(object: &mut Value, message: Message) {
     if let Value::Object(members) = object {
         walk(members, message, 0);
+    }
+}
+
+/// Rewrites the metadata of an object within another one. A null becomes empty metadata.
+pub fn canonicalize_metadata(metadata: &mut Value) {
+    if metadata.is_null() {
+        *metadata = Value::Object(Map::new());
+    }
+    if let (Value::Object(members), Some(message)) = (metadata, schema::metadata().message()) {
+        walk(members, message, 0);
+        if members.get("creationTimestamp").is_some_and(Value::is_null) {
+            members.remove("creationTimestamp");
+        }
     }
 }
 
@@ -61,6 +75,11 @@ fn single(value: &mut Value, field: Field, depth: usize) {
         (FieldType::Message, Value::Object(members)) => {
             if let Some(message) = field.message() {
                 walk(members, message, depth + 1);
+            }
+        }
+        (FieldType::Bytes, Value::String(text)) => {
+            if let Ok(bytes) = base64_text::decode(text) {
+                *text = base64_text::encode(&bytes);
             }
         }
         (FieldType::Time, Value::String(text)) => {
@@ -132,6 +151,16 @@ mod tests {
     fn canonical(group: &str, version: &str, kind: &str, mut object: Value) -> Value {
         canonicalize(&mut object, find(group, version, kind).unwrap());
         object
+    }
+
+    #[test]
+    fn bytes_have_one_text() {
+        let map = json!({"metadata": {"name": "a"}, "binaryData": {"a": "YW\nI=", "b": "YWJ=", "c": "no"}});
+        let stored = json!({"metadata": {"name": "a"}, "binaryData": {"a": "YWI=", "b": "YWI=", "c": "no"}});
+        assert_eq!(
+            canonical("", "v1", "ConfigMap", map)["binaryData"],
+            stored["binaryData"]
+        );
     }
 
     #[test]

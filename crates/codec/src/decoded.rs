@@ -9,8 +9,8 @@
 //! | list | 128, and 64 per element above 4 |
 //! | string that is not empty | its length, and 32 |
 //!
-//! The largest objects of Kubernetes stay below the limit: an EndpointSlice with 1,000 endpoints takes 6 MiB, a ConfigMap
-//! with 80,000 keys 15 MiB.
+//! The largest objects of Kubernetes stay below the limit: an EndpointSlice with 1,000 endpoints takes 6 MiB, a
+//! ConfigMap with 80,000 keys 15 MiB.
 
 use serde_json::Value;
 

@@ -34,6 +34,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod base64_text;
 pub mod canonical;
 pub mod decoded;
 pub mod deflate;

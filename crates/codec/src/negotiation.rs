@@ -179,8 +179,8 @@ impl Negotiated {
     }
 }
 
-/// Chooses the representation of an answer from header `Accept`, the query and header `User-Agent`. Custom resources have
-/// no protobuf ([`crate::protobuf::supports`]), but their metadata has.
+/// Chooses the representation of an answer from header `Accept`, the query and header `User-Agent`. Custom resources
+/// have no protobuf ([`crate::protobuf::supports`]), but their metadata has.
 ///
 /// # Errors
 ///

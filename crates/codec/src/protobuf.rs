@@ -79,11 +79,15 @@ pub fn supports(kind: &ResourceKind) -> bool {
     schema::find(&kind.group, &kind.version, &kind.kind).is_some()
 }
 
-/// The message of a kind by its apiVersion; kinds of `meta.k8s.io` also under `v1` or the empty string, as which they
-/// travel.
+/// The message of a kind by its apiVersion; kinds of `meta.k8s.io` also under the others as which they travel.
 pub fn message(api_version: &str, kind: &str) -> Option<Message> {
     let (group, version) = gvr::split_api_version(api_version);
+    let is_meta = match (group, version) {
+        ("", "" | "v1") => true,
+        ("meta.k8s.io", "v1beta1") if kind == "PartialObjectMetadata" => true,
+        // client-go writes them in the version of the deleted object.
+        _ => kind == "DeleteOptions",
+    };
     let own = schema::find(group, version, kind);
-    let is_core = group.is_empty() && matches!(version, "" | "v1");
-    own.or_else(|| schema::find("meta.k8s.io", "v1", kind).filter(|_| is_core))
+    own.or_else(|| schema::find("meta.k8s.io", "v1", kind).filter(|_| is_meta))
 }

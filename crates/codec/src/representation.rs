@@ -21,6 +21,7 @@ use yurt_apimachinery::watch::{self, EventType};
 mod bookmark;
 mod list;
 
+use list::Item;
 pub use list::{GzipList, ListBody};
 
 // === impl Negotiated ===
@@ -58,7 +59,28 @@ impl Negotiated {
 
     /// A list as a body, piece by piece, in the order of `objects`.
     pub fn list(&self, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, now: Time) -> ListBody {
-        ListBody::new(*self, kind, meta, objects, now)
+        let items_len = self.items_len(kind, &objects, now);
+        self.measured_list(kind, meta, objects, items_len, now)
+    }
+
+    /// As [`Self::list`], for objects with the known sum of [`Self::items_len`].
+    pub fn measured_list(
+        &self,
+        kind: &ResourceKind,
+        meta: &ListMeta,
+        objects: Vec<Object>,
+        items_len: usize,
+        now: Time,
+    ) -> ListBody {
+        let item = Item::of(*self, kind, now);
+        ListBody::new(*self, kind, meta, objects, (item, items_len))
+    }
+
+    /// Bytes of `objects` as items of a list, which encodes those that are not cached. 0 if the list does not begin
+    /// with its length.
+    pub fn items_len(&self, kind: &ResourceKind, objects: &[Object], now: Time) -> usize {
+        let item = Item::of(*self, kind, now);
+        objects.iter().map(|object| item.len(object)).sum()
     }
 
     /// Message of the items that [`Self::list`] caches with their objects; `None` if it encodes items for each list.
@@ -73,8 +95,8 @@ impl Negotiated {
         document(self.format, self.pretty, &status.to_json())
     }
 
-    /// One event of a watch; `object` is the JSON of an object or bookmark of the kind. `is_first` on the first event of a
-    /// stream: tables name their columns in it.
+    /// One event of a watch; `object` is the JSON of an object or bookmark of the kind. `is_first` on the first event
+    /// of a stream: tables name their columns in it.
     pub fn frame(&self, event: EventType, kind: &ResourceKind, object: &Bytes, now: Time, is_first: bool) -> Bytes {
         let json = self.transformed(kind, object, now, is_first);
         match self.format {
@@ -124,7 +146,8 @@ impl Negotiated {
     }
 }
 
-/// A JSON object with apiVersion and kind as a body. Protobuf is possible for kinds of the table only; others stay JSON.
+/// A JSON object with apiVersion and kind as a body. Protobuf is possible for kinds of the table only; others stay
+/// JSON.
 pub fn document(format: Format, pretty: bool, json: &Bytes) -> Bytes {
     match format {
         Format::Json if pretty => pretty_text(json).map_or_else(|| line(json), Bytes::from),

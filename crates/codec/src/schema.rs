@@ -72,7 +72,8 @@ pub enum ApplyRule {
     Keyed,
 }
 
-/// The type of an outermost object; kinds of `meta.k8s.io` (Status, DeleteOptions, ListMeta …) are found under that group.
+/// The type of an outermost object; kinds of `meta.k8s.io` (Status, DeleteOptions, ListMeta …) are found under that
+/// group.
 pub fn find(group: &str, version: &str, kind: &str) -> Option<Message> {
     let found = table::ROOTS
         .iter()

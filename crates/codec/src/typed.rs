@@ -32,8 +32,8 @@ use scalars::{number_fits, takes_text, text_fault};
 
 /// Most faults that are kept of one body, as upstream; further ones add no information.
 const ERRORS_MAX: usize = 100;
-/// Most fields at fault that are looked at. A field may occur as often as a body has room, and its text is made again each
-/// time, to find that it is known.
+/// Most fields at fault that are looked at. A field may occur as often as a body has room, and its text is made again
+/// each time, to find that it is known.
 const SEEN_MAX: usize = 1000;
 /// Most bytes of a path, and of the name below it, that a fault shows.
 const SHOWN_BYTES_MAX: usize = 1024;
@@ -82,8 +82,17 @@ pub fn read(text: &[u8], message: Message) -> Result<Typed, TypedError> {
 ///
 /// A value of another type than its field has.
 pub fn read_metadata(metadata: &Value) -> Result<Typed, TypedError> {
+    read_metadata_at("metadata", metadata)
+}
+
+/// As [`read_metadata`], of an object within another one: paths of faults begin with `path`.
+///
+/// # Errors
+///
+/// As there.
+pub fn read_metadata_at(path: &str, metadata: &Value) -> Result<Typed, TypedError> {
     let mut reader = Reader {
-        path: "metadata".to_owned(),
+        path: path.to_owned(),
         ..Reader::default()
     };
     let slot = Slot {

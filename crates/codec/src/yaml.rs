@@ -32,8 +32,8 @@ pub enum YamlError {
     TooLarge(#[from] TooManyValues),
 }
 
-/// Reads the first document as a value. Further ones are not looked at, as by kube-apiserver. Numbers with a leading zero
-/// are octal, as in YAML 1.1: modes of files are written so. Numbers without a fraction are integers.
+/// Reads the first document as a value. Further ones are not looked at, as by kube-apiserver. Numbers with a leading
+/// zero are octal, as in YAML 1.1: modes of files are written so. Numbers without a fraction are integers.
 ///
 /// # Errors
 ///
@@ -243,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(texts in proptest::collection::vec("\\PC{0,8}|true|null|1e3|~|- |a: b|#", 1..4), number: i64, fraction in proptest::num::f64::NORMAL) {
+        fn what_is_written_is_read(texts in proptest::collection::vec("\\PC{0,8}|[a \\t\\r\\n]{0,8}|true|null|1e3|~|- |a: b|#", 1..4), number: i64, fraction in proptest::num::f64::NORMAL) {
             let fraction = if fraction.fract() == 0.0 { 0.5 } else { fraction };
             let value = json!({"list": texts, "map": {texts[0].clone(): number, "f": fraction, "n": null, "e": {}, "l": []}});
             let yaml = from_json(value.to_string().as_bytes());

@@ -1,16 +1,17 @@
 //! Derived collections: the filtered view of another collection, with the RVs and the position of its source.
 //!
-//! A view also changes when an input of its filters does, and such a change has no RV of its own. [`Collection::revise`]
-//! publishes it at the present position `C`: no later event has a lower RV. Readers that are behind receive it in RV
-//! order, because the revised objects carry `C`. A reader that resumes at or below the last revision may know other
-//! content under its RV. It receives everything, as after a change of the generation (`timeline`).
+//! A view also changes when an input of its filters does, and such a change has no RV of its own.
+//! [`Collection::revise`] publishes it at the present position `C`: no later event has a lower RV. Readers that are
+//! behind receive it in RV order, because the revised objects carry `C`. A reader that resumes at or below the last
+//! revision may know other content under its RV. It receives everything, as after a change of the generation
+//! (`timeline`).
 //!
 //! ```text
 //!   floor ───── revised up to ───── C        below floor 410 · up to "revised" receives everything · above it by number
 //! ```
 //!
-//! A client ignores a change under the RV that it has (client-go calls no handler). Where a revision uses an RV that the
-//! object already had, it is repeated under the next position.
+//! A client ignores a change under the RV that it has (client-go calls no handler). Where a revision uses an RV that
+//! the object already had, it is repeated under the next position.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +37,8 @@ pub(super) struct Derived {
     revisions: u64,
     /// Keys to send again under the next position.
     again: BTreeSet<ObjectKey>,
-    /// Objects of the source that the view hides: the RV at which it hid each, and the RV from which on a reader may know
-    /// it. No budget applies: there are at most as many as objects in the source.
+    /// Objects of the source that the view hides: the RV at which it hid each, and the RV from which on a reader may
+    /// know it. No budget applies: there are at most as many as objects in the source.
     withheld: BTreeMap<ObjectKey, Withheld>,
 }
 
@@ -51,8 +52,8 @@ pub(super) struct Withheld {
 // === impl Collection ===
 
 impl Collection {
-    /// A derived collection with the state `recovered`, filtered by the caller. Readers up to `shown_to` may hold another
-    /// view of the source; `withheld` are the objects that this view hides, with nothing that it must not show.
+    /// A derived collection with the state `recovered`, filtered by the caller. Readers up to `shown_to` may hold
+    /// another view of the source; `withheld` are the objects that this view hides, with nothing that it must not show.
     #[must_use]
     pub fn derived(recovered: Recovered, shown_to: ResourceVersion, withheld: Vec<Object>) -> Self {
         let mut collection = Self::new(false);
@@ -71,8 +72,8 @@ impl Collection {
         collection
     }
 
-    /// Changes objects because an input of the view changed: `None` hides one. Every object gets the present position as
-    /// its RV, a hidden one is DELETED with its last state. Readers up to the position receive everything when they
+    /// Changes objects because an input of the view changed: `None` hides one. Every object gets the present position
+    /// as its RV, a hidden one is DELETED with its last state. Readers up to the position receive everything when they
     /// resume.
     pub fn revise(&mut self, changes: Vec<(ObjectKey, Option<Object>)>) {
         if changes.is_empty() {
@@ -137,10 +138,11 @@ impl Collection {
         derived.is_none_or(|derived| at > derived.revised_at || derived.revisions == revisions)
     }
 
-    /// Upper bound of the RVs that readers may have been given, here or before a recovery.
+    /// Upper bound of the RVs that readers of this generation may have been given, here or before a recovery. A view
+    /// takes those of older generations over with [`Recovered::high`].
     #[must_use]
     pub fn shown_to(&self) -> ResourceVersion {
-        self.position.max(self.served_to).max(self.high)
+        self.position.max(self.served_to)
     }
 
     /// True if an earlier process, or another one, may have served this generation.
@@ -184,8 +186,8 @@ impl Collection {
         (hidden.created != NEVER).then_some(hidden.created)
     }
 
-    /// Takes an unwatched deletion up to `to`, if the view hides this object. Readers receive it as if the object had been
-    /// shown until now, because some may not have received that it was hidden.
+    /// Takes an unwatched deletion up to `to`, if the view hides this object. Readers receive it as if the object had
+    /// been shown until now, because some may not have received that it was hidden.
     pub(super) fn remove_hidden(&mut self, gone: &Object, to: ResourceVersion) {
         let after = self.position;
         let Some(derived) = &mut self.derived else { return };

@@ -147,19 +147,33 @@ impl Collection {
             dirty.forget(floor);
         }
         if dirty.objects.len() > self.objects.len() + DELETED_KEYS_MAX {
-            let live = self.objects.iter();
-            let objects = live.map(|(key, live)| (key.clone(), Some(live.object.clone())));
-            let mut all = Dirty {
-                objects: objects.collect(),
-                tombstones: self.tombstones.values().cloned().collect(),
-                wiped: dirty.wiped,
-                moved: true,
-                whole: true,
-                ranges: self.range_tombstones(),
-                ..Dirty::default()
-            };
-            all.forget(floor);
-            self.dirty = Some(all);
+            let wiped = dirty.wiped;
+            self.write_whole(wiped);
         }
+    }
+
+    /// Makes the next commit write everything, because the stored rows may be gone. No mark covers a change until then.
+    pub fn distrust_stored(&mut self) {
+        if let Some(dirty) = &self.dirty {
+            let wiped = dirty.wiped;
+            self.clear_mark();
+            self.write_whole(wiped);
+        }
+    }
+
+    fn write_whole(&mut self, wiped: bool) {
+        let live = self.objects.iter();
+        let objects = live.map(|(key, live)| (key.clone(), Some(live.object.clone())));
+        let mut all = Dirty {
+            objects: objects.collect(),
+            tombstones: self.tombstones.values().cloned().collect(),
+            wiped,
+            moved: true,
+            whole: true,
+            ranges: self.range_tombstones(),
+            ..Dirty::default()
+        };
+        all.forget(self.floor);
+        self.dirty = Some(all);
     }
 }

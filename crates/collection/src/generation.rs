@@ -35,9 +35,21 @@ pub fn may_follow(held: u64, told: u64) -> bool {
     told < GENERATION_END && told / STEP <= (held / STEP).saturating_add(STEPS_MAX)
 }
 
+/// True if `told` is of an earlier step than `held`: as a rule, the history of `held` began after that of `told`.
+#[must_use]
+pub fn is_earlier(told: u64, held: u64) -> bool {
+    told / STEP < held / STEP
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn histories_that_began_at_the_same_step_have_no_order() {
+        assert!(is_earlier(0, STEP) && is_earlier(2 * STEP - 1, 2 * STEP));
+        assert!(!is_earlier(STEP, STEP + 5) && !is_earlier(STEP + 5, STEP) && !is_earlier(STEP, 0));
+    }
 
     #[test]
     fn next_number_is_above_the_last_one_until_there_is_none() {

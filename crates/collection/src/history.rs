@@ -68,9 +68,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits of a cached selection: a hub holds hundreds of them, most with few objects. A reader that the log does
-    /// not reach receives the last state of each object, which is less than a longer log has. One that the tombstones do
-    /// not reach has to list again: they cover a hundred deletions, so that a burst after a cut link expires no reader.
+    /// The limits of a cached selection: a hub holds hundreds of them, most with few objects. A reader that the log
+    /// does not reach receives the last state of each object, which is less than a longer log has. One that the
+    /// tombstones do not reach has to list again: they cover a hundred deletions, so that a burst after a cut link
+    /// expires no reader.
     #[must_use]
     pub fn of_a_selection() -> Self {
         Self {
@@ -187,7 +188,8 @@ impl Collection {
 
     /// Takes over another copy's history of the time before a first list that came from there. Readers at or above its
     /// floor resume here. As after a recovery, they may be ahead.
-    pub fn remember(&mut self, history: History) {
+    pub fn remember(&mut self, mut history: History) {
+        history.ranges.sort_by_key(|range| range.after);
         self.floor = self.above_high(history.floor);
         self.served_to = ahead_of(self.position);
         if let Some(dirty) = &mut self.dirty {
@@ -208,11 +210,7 @@ impl Collection {
 
     /// `floor`, raised where it would reach into an older generation; never above `C`.
     fn above_high(&self, floor: ResourceVersion) -> ResourceVersion {
-        let least = match self.high.is_zero() {
-            true => ResourceVersion::ZERO,
-            false => ResourceVersion(self.high.0.saturating_add(1)),
-        };
-        floor.max(least).min(self.position)
+        floor.max(self.oldest_sure()).min(self.position)
     }
 
     /// Remembers a deletion. Readers below `created` do not know the object; zero if that is not known.
@@ -230,7 +228,9 @@ impl Collection {
     pub(super) fn add_range_tombstone(&mut self, tombstone: RangeTombstone, created: ResourceVersion) {
         self.count_burial(&tombstone.object);
         self.note_created(tombstone.to, tombstone.object.key(), created);
-        self.ranges.push(tombstone);
+        // At the end: a deletion that was just found begins at `C`, and stores and copies give theirs in order.
+        let place = self.ranges.partition_point(|known| known.after <= tombstone.after);
+        self.ranges.insert(place, tombstone);
         self.forget_old();
     }
 
@@ -263,7 +263,7 @@ impl Collection {
         let budget = self.tombstone_budget();
         while self.tombstone_bytes > budget || self.tombstones.len() + self.ranges.len() > self.limits.tombstones {
             let exact = self.tombstones.first_key_value().map(|((rv, _), _)| *rv);
-            let range = self.ranges.first().map(|range| range.to);
+            let range = self.ranges.front().map(|range| range.to);
             let dropped = match (exact, range) {
                 (Some(rv), Some(to)) if to <= rv => self.drop_oldest_range(),
                 (None, Some(_)) => self.drop_oldest_range(),
@@ -275,7 +275,9 @@ impl Collection {
     }
 
     fn drop_oldest_range(&mut self) -> ResourceVersion {
-        let range = self.ranges.remove(0);
+        let Some(range) = self.ranges.pop_front() else {
+            return ResourceVersion::ZERO;
+        };
         self.unknown_below.remove(&(range.to, range.object.key().clone()));
         self.tombstone_bytes -= range.object.size();
         range.to

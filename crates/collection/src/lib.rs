@@ -20,9 +20,10 @@
 //! * A reader that may start at X sees the last state of every key changed after X. It also sees every deletion after
 //!   X, including those of objects that only this reader knows.
 //!
-//! In reading order: `write` (events, lists, recovery), `log` (the tail), `reader` (resume and catch-up), `snapshot_at` (pages
-//! of one version), `history` (tombstones, gaps, limits), `timeline` and [`generation`] (a cloud with another history),
-//! `derived` (views that also change with other inputs), `mark` (the bound of what is served), `dirty` and `changed_keys` (records for a store and for waiting readers).
+//! In reading order: `write` (events, lists, recovery), `log` (the tail), `reader` (resume and catch-up), `snapshot_at`
+//! (pages of one version), `history` (tombstones, gaps, limits), `timeline` and [`generation`] (a cloud with another
+//! history), `derived` (views that also change with other inputs), `mark` (the bound of what is served), `dirty` and
+//! `changed_keys` (records for a store and for waiting readers).
 
 mod changed_keys;
 mod derived;
@@ -61,8 +62,8 @@ pub const HISTORY_BYTES_MIN: usize = 1 << 20;
 /// [`HISTORY_BYTES_MIN`].
 pub const HISTORY_SHARE: usize = 10;
 /// The log of a small selection has at most this many times the bytes of its objects and [`SELECTION_LOG_MIN`], and its
-/// tombstones as many and [`SELECTION_TOMBSTONES_MIN`] ([`Limits::of_a_selection`]). One would not do for the tombstones
-/// of all objects, as a deletion takes from it.
+/// tombstones as many and [`SELECTION_TOMBSTONES_MIN`] ([`Limits::of_a_selection`]). One would not do for the
+/// tombstones of all objects, as a deletion takes from it.
 pub const SELECTION_HISTORY_TIMES: usize = 2;
 /// Minimum byte budget of a selection's log. A reader behind the log receives last states.
 pub const SELECTION_LOG_MIN: usize = 4 << 10;
@@ -91,7 +92,8 @@ pub struct Collection {
     objects: BTreeMap<ObjectKey, Live>,
     by_rv: BTreeSet<(ResourceVersion, ObjectKey)>,
     tombstones: BTreeMap<(ResourceVersion, ObjectKey), Object>,
-    ranges: Vec<RangeTombstone>,
+    /// In the order of their begins.
+    ranges: VecDeque<RangeTombstone>,
     /// For tombstones and ranges, where available: readers below this RV do not know the object.
     unknown_below: BTreeMap<(ResourceVersion, ObjectKey), ResourceVersion>,
     /// Oldest first.
@@ -105,8 +107,8 @@ pub struct Collection {
     gap_to: ResourceVersion,
     log_bytes: usize,
     object_bytes: usize,
-    /// At least `object_bytes`. A deletion takes half of its object's bytes from it: where all objects are deleted, their
-    /// history still fits into the budget.
+    /// At least `object_bytes`. A deletion takes half of its object's bytes from it: where all objects are deleted,
+    /// their history still fits into the budget.
     recent_bytes: usize,
     tombstone_bytes: usize,
     /// Everything up to here has been applied.
@@ -119,6 +121,8 @@ pub struct Collection {
     required: u64,
     /// Highest RV that may have been served in an older generation; zero when there was none.
     high: ResourceVersion,
+    /// RV at which the generation began here: the floor then, or at the recovery.
+    began: ResourceVersion,
     /// Objects that clients of older generations may hold and that are absent here.
     previous: Previous,
     /// Upper bound of the RVs that may have been served elsewhere: before a recovery, or by other processes.
@@ -149,7 +153,7 @@ impl Collection {
             objects: BTreeMap::new(),
             by_rv: BTreeSet::new(),
             tombstones: BTreeMap::new(),
-            ranges: Vec::new(),
+            ranges: VecDeque::new(),
             unknown_below: BTreeMap::new(),
             gaps: Vec::new(),
             log: VecDeque::new(),
@@ -166,6 +170,7 @@ impl Collection {
             generation: 0,
             required: 0,
             high: ResourceVersion::ZERO,
+            began: ResourceVersion::ZERO,
             previous: Previous::default(),
             served_to: ResourceVersion::ZERO,
             mark: ResourceVersion::ZERO,

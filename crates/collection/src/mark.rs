@@ -8,7 +8,8 @@ use yurt_apimachinery::ResourceVersion;
 
 use super::Collection;
 
-/// Minimum distance of a new mark from `C`, in RVs. An etcd with a hundred writes each second needs three hours for them.
+/// Minimum distance of a new mark from `C`, in RVs. An etcd with a hundred writes each second needs three hours for
+/// them.
 const AHEAD_MIN: u64 = 1 << 20;
 /// Binary logarithm of the ratio between `C` and the distance of a new mark. RVs that count the µs since 1970 need two
 /// hours for a distance of this share.
@@ -18,8 +19,12 @@ const AHEAD_SHIFT: u32 = 18;
 /// waits for one.
 #[must_use]
 pub fn ahead_of(position: ResourceVersion) -> ResourceVersion {
-    let distance = AHEAD_MIN.max(position.0 >> AHEAD_SHIFT);
-    ResourceVersion(position.0.saturating_add(distance))
+    ResourceVersion(position.0.saturating_add(distance_at(position)))
+}
+
+/// Distance of a new mark from a `C` at `position`, in RVs.
+pub(super) fn distance_at(position: ResourceVersion) -> u64 {
+    AHEAD_MIN.max(position.0 >> AHEAD_SHIFT)
 }
 
 // === impl Collection ===

@@ -9,7 +9,8 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 use super::derived::Withheld;
 use super::{Change, ChangeKind, Collection, KeyRange, RangeTombstone, Step};
 
-/// Placeholder for "no RV". A collection has thousands of readers, and an `Option` would cost each of them another word.
+/// Placeholder for "no RV". A collection has thousands of readers, and an `Option` would cost each of them another
+/// word.
 const NO_STEP: ResourceVersion = ResourceVersion(u64::MAX);
 
 /// A reader's position in one collection.
@@ -150,7 +151,8 @@ impl Collection {
     /// it.
     ///
     /// # Errors
-    /// [`Expired`] when deletions after `position` may have been forgotten, or `position` is inside a [`Gap`](super::Gap).
+    /// [`Expired`] when deletions after `position` may have been forgotten, or `position` is inside a
+    /// [`Gap`](super::Gap).
     pub fn open(&self, position: ResourceVersion) -> Result<Reader, Expired> {
         let reader = Reader {
             position,
@@ -294,13 +296,24 @@ impl Collection {
     }
 
     fn catch_up(&self, reader: &mut Reader, max: usize, keys: &KeyRange) -> Vec<Delivery> {
-        let mut deliveries = Vec::new();
+        self.catch_up_by(reader, max, keys, self.ranges.iter())
+    }
+
+    /// As [`Self::catch_up`]. `ranges` are all of them in order; each is looked at once.
+    pub(super) fn catch_up_by<'a>(
+        &self,
+        reader: &mut Reader,
+        max: usize,
+        keys: &KeyRange,
+        ranges: impl Iterator<Item = &'a RangeTombstone>,
+    ) -> Vec<Delivery> {
+        let (mut deliveries, mut ranges) = (Vec::new(), ranges.peekable());
         if reader.step_from == NO_STEP && reader.position < self.position {
             reader.step_from = reader.position;
             deliveries.push(Delivery::DiffBegin(self.position));
         }
-        // It may know objects from before the catch-up, and those that changed since it began: an earlier state may have
-        // been sent in this catch-up.
+        // It may know objects from before the catch-up, and those that changed since it began: an earlier state may
+        // have been sent in this catch-up.
         let knows = (reader.resumed_at, reader.position);
         let from = self.first_due(reader);
         if reader.began_at == NO_STEP {
@@ -320,7 +333,9 @@ impl Collection {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            self.tell_ranges(reader, next, keys, &mut deliveries);
+            let begun = |range: &&RangeTombstone| next.is_none_or(|rv| range.after < rv);
+            let due = std::iter::from_fn(|| ranges.next_if(begun));
+            self.tell_ranges(reader, due, keys, &mut deliveries);
             let Some(rv) = next else { break };
             if deliveries.len() >= max && rv > reader.position {
                 return deliveries;
@@ -391,21 +406,18 @@ impl Collection {
         }
     }
 
-    /// Delivers range tombstones that come before the next exact RV: those that began at or before the position the
+    /// Delivers the range tombstones that come before the next exact RV: those that began at or before the position the
     /// reader will still have then. They carry that position, so a cut repeats them and nothing is lost.
-    fn tell_ranges(
+    fn tell_ranges<'a>(
         &self,
         reader: &mut Reader,
-        next: Option<ResourceVersion>,
+        begun: impl Iterator<Item = &'a RangeTombstone>,
         keys: &KeyRange,
         deliveries: &mut Vec<Delivery>,
     ) {
-        let due = |range: &&RangeTombstone| {
-            range.to > reader.ranges_to && range.to > reader.position && next.is_none_or(|rv| range.after < rv)
-        };
         let mut told = reader.ranges_to;
         let (began, mut at) = (reader.position, reader.position);
-        for range in self.ranges.iter().filter(due) {
+        for range in begun.filter(|range| range.to > reader.ranges_to && range.to > began) {
             at = at.max(range.after);
             let up_to = if range.to <= reader.began_at {
                 reader.resumed_at

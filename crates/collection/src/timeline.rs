@@ -14,6 +14,10 @@
 //!
 //! Objects of older generations are kept up to [`PREVIOUS_BYTES_MAX`]. If there are more, every RV up to H gets 410,
 //! `C` excepted.
+//!
+//! H may be a number that the source never reaches: a leader fed it, or a backup is very old. The RVs far above the
+//! generation's begin and far below H are therefore *settled*: they count as the present generation's. A client of an
+//! older one that holds such an RV was away for days, before the generation began or after it.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +25,12 @@ use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
+use super::mark::{ahead_of, distance_at};
 use super::{Collection, Expired, PREVIOUS_BYTES_MAX, RangeTombstone, Reader};
+
+/// Width of the RVs above the begin of a generation, and of those below H, that are never settled: so many distances of
+/// a mark. For an etcd with a hundred writes each second that is a week, for RVs that count µs five days.
+const UNSETTLED_MARKS: u64 = 64;
 
 /// Objects that clients of older generations may hold and that are absent now: their last states.
 #[derive(Clone, Debug, Default)]
@@ -119,17 +128,49 @@ impl Collection {
     /// [`Expired`] when it has to start over.
     pub fn resumption(&self, position: ResourceVersion) -> Result<Resumption, Expired> {
         let floor = self.floor;
-        let is_ahead = position > self.position;
-        let is_of_another_history = is_ahead && self.position <= self.high && !self.high.is_zero();
-        let is_forgotten = self.previous.is_cut() && position <= self.high && position != self.position;
+        let (is_ahead, may_be_older) = (position > self.position, self.may_be_older(position));
+        let is_of_another_history =
+            is_ahead && self.position <= self.high && !self.high.is_zero() && !self.may_lag_behind(position);
+        let is_forgotten = self.previous.is_cut() && may_be_older && position != self.position;
         if is_ahead && self.derived.is_some() && !is_of_another_history {
             Ok(Resumption::Later)
-        } else if position > self.unsettled() && !is_of_another_history {
+        } else if position > self.revised_to() && !may_be_older && !is_of_another_history {
             Ok(Resumption::ByNumber)
         } else if position < floor || is_of_another_history || is_forgotten || self.is_in_gap(position) {
             Err(Expired { position, floor })
         } else {
             Ok(Resumption::Everything)
+        }
+    }
+
+    /// True if a client at `position` may be of an older generation.
+    fn may_be_older(&self, position: ResourceVersion) -> bool {
+        position <= self.high && !self.is_settled(position)
+    }
+
+    /// True if `position` is far above the begin of the generation, and far below H.
+    fn is_settled(&self, position: ResourceVersion) -> bool {
+        let to = self.high.0.saturating_sub(unsettled_width(self.high));
+        position > self.unsettled_begin() && position.0 <= to
+    }
+
+    /// The last RV above the begin of the generation that is not settled.
+    fn unsettled_begin(&self) -> ResourceVersion {
+        ResourceVersion(self.began.0.saturating_add(unsettled_width(self.began)))
+    }
+
+    /// True if a client above `C` may be of this generation although `C` has not passed H: another copy was ahead.
+    fn may_lag_behind(&self, position: ResourceVersion) -> bool {
+        self.is_settled(position) && position <= ahead_of(self.position)
+    }
+
+    /// The lowest RV from which no client up to `C` may be of an older generation.
+    pub(super) fn oldest_sure(&self) -> ResourceVersion {
+        let above = |rv: ResourceVersion| ResourceVersion(rv.0.saturating_add(1));
+        match (self.high.is_zero(), self.is_settled(self.position)) {
+            (true, _) => ResourceVersion::ZERO,
+            (false, true) => above(self.unsettled_begin()),
+            (false, false) => above(self.high),
         }
     }
 
@@ -249,4 +290,8 @@ impl Collection {
             self.previous = Previous::default();
         }
     }
+}
+
+fn unsettled_width(at: ResourceVersion) -> u64 {
+    distance_at(at).saturating_mul(UNSETTLED_MARKS)
 }

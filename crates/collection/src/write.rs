@@ -241,7 +241,7 @@ impl Collection {
             self.insert_live(object, ResourceVersion::ZERO);
         }
         self.pack();
-        self.floor = at;
+        (self.floor, self.began) = (at, at);
         self.complete = true;
         self.position = at;
         self.log_from = at;
@@ -258,8 +258,9 @@ impl Collection {
     }
 
     /// Fills an empty collection from a store.
-    pub fn recover(&mut self, recovered: Recovered) {
+    pub fn recover(&mut self, mut recovered: Recovered) {
         self.clear();
+        recovered.ranges.sort_by_key(|range| range.after);
         for object in recovered.objects {
             self.insert_live(object, ResourceVersion::ZERO);
         }
@@ -267,7 +268,7 @@ impl Collection {
         self.position = recovered.position;
         self.log_from = recovered.position;
         self.gap_to = recovered.position;
-        self.floor = recovered.floor;
+        (self.floor, self.began) = (recovered.floor, recovered.floor);
         self.complete = recovered.complete;
         let is_empty = !recovered.complete && recovered.position.is_zero();
         self.generation = match is_empty {

@@ -99,8 +99,8 @@ pub fn settle_times(old: &Value, new: &mut Value) {
 // === impl Write ===
 
 impl Write<'_> {
-    /// Applies a configuration to `live`, which is `empty` for an object to be created. `empty` is an object of the kind
-    /// in which nothing is set.
+    /// Applies a configuration to `live`, which is `empty` for an object to be created. `empty` is an object of the
+    /// kind in which nothing is set.
     ///
     /// Returns `live` with the applied fields, and the owners in its managed fields; it may hold nulls.
     ///

@@ -5,8 +5,8 @@ use yurt_apimachinery::{Status, json_text};
 
 use crate::without_nulls;
 
-/// Applies a merge patch: null deletes, lists are replaced. The library goes beyond the RFC in one point: members that are
-/// null are also dropped from the objects of a list, unless the list replaces an object.
+/// Applies a merge patch: null deletes, lists are replaced. The library goes beyond the RFC in one point: members that
+/// are null are also dropped from the objects of a list, unless the list replaces an object.
 ///
 /// # Errors
 ///

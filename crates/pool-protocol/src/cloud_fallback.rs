@@ -1,7 +1,7 @@
 //! Decides how a replica goes on when its source cannot resume at its position: by a list or by resuming at the cloud.
 //!
-//! Pure. A list at the coordinator skips events. A client that is ahead of this replica, because the hub was killed before
-//! it stored what it had sent, would have to relist. The cloud may still have each event.
+//! Pure. A list at the coordinator skips events. A client that is ahead of this replica, because the hub was killed
+//! before it stored what it had sent, would have to relist. The cloud may still have each event.
 //!
 //! ```text
 //!   the coordinator: Expired      ──► the cloud from C on, without a list ──► the coordinator again from there, once

@@ -54,6 +54,8 @@ pub struct Machine {
     is_behind: bool,
     /// End of the bar on candidacy; see [`Input::NotMember`].
     barred_until: BootTime,
+    /// True if this hub may be in the wrong pool; see [`Input::OtherPool`].
+    is_of_other_pool: bool,
     shutdown: bool,
     phase: Phase,
     observed: Observed,
@@ -138,6 +140,7 @@ impl Machine {
             link_failed_at: None,
             is_behind: false,
             barred_until: BootTime::ZERO,
+            is_of_other_pool: false,
             shutdown: false,
             phase: Phase::Standby,
             observed: Observed::unknown(),
@@ -211,6 +214,7 @@ impl Machine {
             Input::Behind(is_behind) => self.is_behind = is_behind,
             Input::Rank(rank) => self.config.rank = rank,
             Input::NotMember => self.barred_until = self.now + NOT_A_MEMBER,
+            Input::OtherPool(is_other) => self.is_of_other_pool = is_other,
             Input::Watched(lease) => self.watched(lease),
             Input::WatchedDeletion(version) => {
                 if self.observed.is_not_newer_than(version) {

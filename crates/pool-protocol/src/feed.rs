@@ -26,8 +26,8 @@ pub const VERSIONS: [u64; 1] = [1];
 /// Compressions of the feed's bodies that a coordinator accepts.
 pub const ENCODINGS: [&str; 1] = ["gzip"];
 
-/// Checks if a call with this query is in a version that is spoken here. Runs before its body is read: in another version the
-/// body may have another meaning.
+/// Checks if a call with this query is in a version that is spoken here. Runs before its body is read: in another
+/// version the body may have another meaning.
 ///
 /// # Errors
 /// 409 `version`: the versions of each side, and the side to upgrade.

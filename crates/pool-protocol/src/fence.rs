@@ -1,9 +1,9 @@
 //! Fencing of feed calls: store, epoch and caller must be those of the current leader *in the same step* as the data
 //! changes.
 //!
-//! The epoch record lies next to the election lease and changes, in the same transaction, only when the holder does. The
-//! fence follows it at publication, before readers see the lease. A call that applies data holds the fence's lock. A
-//! holder change is therefore either before the batch (refused) or after it.
+//! The epoch record lies next to the election lease and changes, in the same transaction, only when the holder does.
+//! The fence follows it at publication, before readers see the lease. A call that applies data holds the fence's lock.
+//! A holder change is therefore either before the batch (refused) or after it.
 
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};

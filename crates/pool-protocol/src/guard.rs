@@ -1,9 +1,9 @@
 //! Guard of election leases: protects electors that never send a resourceVersion.
 //!
-//! Pure: its inputs are the stored lease, the author of its last acquisition, the time of its last write, and the attempt.
-//! Optimistic locking protects the electors that use it; the guard protects the others. It also covers the time after a
-//! restart, when renewals that lived in memory only may have been lost. The election lease of a pool is protected from its
-//! members as well (`guard/election.rs`).
+//! Pure: its inputs are the stored lease, the author of its last acquisition, the time of its last write, and the
+//! attempt. Optimistic locking protects the electors that use it; the guard protects the others. It also covers the
+//! time after a restart, when renewals that lived in memory only may have been lost. The election lease of a pool is
+//! protected from its members as well (`guard/election.rs`).
 //!
 //! ```text
 //!   holder empty ─────────────────────────────► pass
@@ -89,7 +89,7 @@ pub struct Written<'a> {
 
 /// Known facts about every guarded lease that has a holder; the number of leases bounds it.
 ///
-/// The caller serializes guarded writes: a write is recorded before the next one is judged.
+/// The caller serializes the writes of each lease: a write is recorded before the next one is judged.
 #[derive(Debug)]
 pub struct Guard {
     opened: BootTime,
@@ -151,8 +151,8 @@ pub fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), String>
     }
 }
 
-/// Judges an attempt on the election lease of a pool, of a caller that is no administrator: as [`judge`], and by the rules
-/// of `guard/election.rs`.
+/// Judges an attempt on the election lease of a pool, of a caller that is no administrator: as [`judge`], and by the
+/// rules of `guard/election.rs`.
 ///
 /// # Errors
 /// The text of the 409.
@@ -236,8 +236,8 @@ impl Guard {
         seen.insert(key.to_owned(), entry);
     }
 
-    /// Records a published write, of this coordinator or another one. `holder` has the lease after it; empty for none. A
-    /// write published to several coordinators is stored, so no earlier renewal is lost.
+    /// Records a published write, of this coordinator or another one. `holder` has the lease after it; empty for none.
+    /// A write published to several coordinators is stored, so no earlier renewal is lost.
     pub fn observed(&self, key: &str, holder: &str, now: BootTime) {
         let mut seen = self.seen.lock();
         if holder.is_empty() {
@@ -316,6 +316,13 @@ impl Guard {
             self.turns.check(&attempt.author.user, now)?;
         }
         Ok(())
+    }
+
+    /// Time of the last write of the lease `key` of `duration`, or of the opening of the store, once another may take
+    /// the lease: nothing was written for that duration, or for as long as a holder is protected.
+    pub fn silent_since(&self, key: &str, duration: Duration, now: BootTime) -> Option<BootTime> {
+        let last_write = self.seen.lock().get(key).map_or(self.opened, |seen| seen.last_write);
+        (now.since(last_write) >= duration.min(PROTECTED_MAX)).then_some(last_write)
     }
 
     /// The refusal for `holder`, if its node may not hold the election lease.
@@ -434,6 +441,24 @@ mod tests {
             "a delete has no field manager"
         );
         assert!(!try_at(101, &author("v", ""), false, None));
+    }
+
+    #[test]
+    fn holder_is_silent_once_another_may_take_its_lease() {
+        let guard = Guard::new(at(50));
+        let silent = |duration, now| guard.silent_since("x", Duration::from_secs(duration), at(now));
+        assert_eq!(
+            (silent(15, 64), silent(15, 65)),
+            (None, Some(at(50))),
+            "not written since the start"
+        );
+        guard.accepted("x", &author("u", ""), written("a", "a"), at(100));
+        assert_eq!((silent(15, 114), silent(15, 115)), (None, Some(at(100))));
+        assert_eq!(
+            (silent(300, 159), silent(300, 160)),
+            (None, Some(at(100))),
+            "protected for a minute"
+        );
     }
 
     #[test]

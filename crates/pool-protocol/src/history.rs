@@ -1,15 +1,17 @@
 //! Decides whether the cloud still has the history of the replicas.
 //!
-//! Pure. A cloud restored from a backup issues resourceVersions again that had another meaning. Reads without resourceVersion show
-//! it, because a server answers them with everything ever acknowledged. A known RV is ahead of the answer, an object is older than
-//! before, or a deleted one exists. Reads of the past show it as well: at our `C` an object differs from the replica.
+//! Pure. A cloud restored from a backup issues resourceVersions again that had another meaning. Reads without
+//! resourceVersion show it, because a server answers them with everything ever acknowledged. A known RV is ahead of the
+//! answer, an object is older than before, or a deleted one exists. Reads of the past show it as well: at our `C` an
+//! object differs from the replica.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
 use yurt_collection::generation;
 
-/// Returns the generation after `last`. After the last step the numbers begin again: a hub only compares generations for equality.
+/// Returns the generation after `last`. After the last step the numbers begin again: a hub only compares generations
+/// for equality.
 #[must_use]
 pub fn next_generation(last: u64, random: u64) -> u64 {
     let next = generation::next(last, random).or_else(|| generation::next(0, random));
@@ -34,10 +36,10 @@ pub struct HeldVersion {
 /// Known state of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownHistory {
-    /// The highest `C` of all replicas; zero without any data.
+    /// The highest `C`; zero without any data.
     pub position: ResourceVersion,
-    /// RV of this node's lease as last acknowledged by the cloud. Its renewTime is no evidence: a coordinator in the role of the
-    /// cloud keeps renewals in memory, and may have lost the last of them.
+    /// RV of this node's lease as last acknowledged by the cloud. Its renewTime is no evidence: a coordinator in the
+    /// role of the cloud keeps renewals in memory, and may have lost the last of them.
     pub lease: Option<ResourceVersion>,
     /// The newest objects of the replicas.
     pub newest: BTreeMap<ObjectRef, HeldVersion>,
@@ -48,14 +50,14 @@ pub struct KnownHistory {
 /// Answers of one server. What was not requested, or is missing there, is no evidence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
-    /// RV of a list of one Service.
+    /// RV of a list in the same numbers as [`KnownHistory::position`].
     pub head: ResourceVersion,
     /// RV of this node's lease.
     pub lease: Option<ResourceVersion>,
     /// Current RVs of the objects of [`KnownHistory::newest`] that exist.
     pub newest: BTreeMap<ObjectRef, ResourceVersion>,
-    /// RVs at [`HeldVersion::at`] of the other objects, and of those that changed; `None` if there was no object. Objects whose past
-    /// the server has compacted are absent.
+    /// RVs at [`HeldVersion::at`] of the other objects, and of those that changed; `None` if there was no object.
+    /// Objects whose past the server has compacted are absent.
     pub then: BTreeMap<ObjectRef, Option<ResourceVersion>>,
     /// Objects of [`KnownHistory::deleted`] that exist under the same uid.
     pub back: BTreeSet<ObjectRef>,
@@ -72,6 +74,29 @@ pub enum HistoryVerdict {
     NewTimeline(String),
 }
 
+/// Conclusions about one server from two kinds of evidence.
+///
+/// This hub reads selections from the cloud alone. Pool data may have come from a leader that lies, so it is no
+/// evidence of the selections' history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdicts {
+    /// From the selections.
+    pub selections: HistoryVerdict,
+    /// From the pool data.
+    pub pool: HistoryVerdict,
+}
+
+/// Replicas whose history is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// None.
+    Nothing,
+    /// Those of pool data.
+    PoolData,
+    /// Those of pool data and the selections.
+    All,
+}
+
 // === impl KnownHistory ===
 
 impl KnownHistory {
@@ -83,8 +108,8 @@ impl KnownHistory {
 
     /// Judges the answers of a server. `others` is true if further servers were not queried yet.
     ///
-    /// A server below our `C` may only lag, as long as another server may be ahead of it. A server that has passed our `C` and has
-    /// an older state of an object has another history. Other servers cannot refute that.
+    /// A server below our `C` may only lag, as long as another server may be ahead of it. A server that has passed our
+    /// `C` and has an older state of an object has another history. Other servers cannot refute that.
     #[must_use]
     pub fn judge(&self, answers: &Answers, others: bool) -> HistoryVerdict {
         if self.is_nothing() {
@@ -111,6 +136,53 @@ impl KnownHistory {
         let back = answers.back.first();
         let back = back.map(|(name, key)| format!("{name} {key} exists, but was deleted"));
         other.or(back).map_or(HistoryVerdict::Same, HistoryVerdict::NewTimeline)
+    }
+}
+
+// === impl HistoryVerdict ===
+
+impl HistoryVerdict {
+    /// The state that went back, if the history is gone.
+    #[must_use]
+    pub fn went_back(&self) -> Option<&str> {
+        match self {
+            Self::NewTimeline(why) => Some(why),
+            Self::Same | Self::Lagging => None,
+        }
+    }
+}
+
+// === impl Verdicts ===
+
+impl Verdicts {
+    /// True if the server is behind any of what is known.
+    #[must_use]
+    pub fn is_lagging(&self) -> bool {
+        [&self.selections, &self.pool].contains(&&HistoryVerdict::Lagging)
+    }
+
+    /// Returns what is gone. Pool data counts as evidence for the selections if `trusts_pool`.
+    #[must_use]
+    pub fn lost(&self, trusts_pool: bool) -> Lost {
+        match (self.selections.went_back(), self.pool.went_back()) {
+            (None, None) => Lost::Nothing,
+            (None, Some(_)) if !trusts_pool => Lost::PoolData,
+            _ => Lost::All,
+        }
+    }
+}
+
+// === impl Lost ===
+
+impl Lost {
+    /// True if this is gone: a selection, or pool data.
+    #[must_use]
+    pub fn includes(self, is_selection: bool) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::PoolData => !is_selection,
+            Self::All => true,
+        }
     }
 }
 
@@ -270,8 +342,8 @@ mod tests {
             prop_assert_eq!(known.judge(&cloud.answers(&known), others), HistoryVerdict::Same);
         }
 
-        /// A restored cloud is detected if it is behind the known position, or if any checked object is as in the backup. It is
-        /// also detected if its state at our `C`, when not compacted, differs from ours.
+        /// A restored cloud is detected if it is behind the known position, or if any checked object is as in the
+        /// backup. It is also detected if its state at our `C`, when not compacted, differs from ours.
         #[test]
         fn restored_cloud_is_noticed(kept in writes(20), lost in writes(20), after in writes(60)) {
             let mut cloud = Cloud::default();
@@ -382,6 +454,29 @@ mod tests {
                 "{other:?}"
             );
         }
+    }
+
+    #[test]
+    fn pool_data_is_evidence_for_selections_only_where_it_is_trusted() {
+        let verdict = |is_gone| match is_gone {
+            true => HistoryVerdict::NewTimeline("it went back".to_owned()),
+            false => HistoryVerdict::Same,
+        };
+        for (selections, pool, trusts_pool, expected) in [
+            (false, false, false, Lost::Nothing),
+            (false, true, false, Lost::PoolData),
+            (false, true, true, Lost::All),
+            (true, false, false, Lost::All),
+            (true, true, false, Lost::All),
+        ] {
+            let verdicts = Verdicts {
+                selections: verdict(selections),
+                pool: verdict(pool),
+            };
+            assert_eq!(verdicts.lost(trusts_pool), expected, "{verdicts:?}");
+        }
+        let parts = [Lost::Nothing, Lost::PoolData, Lost::All].map(|lost| (lost.includes(false), lost.includes(true)));
+        assert_eq!(parts, [(false, false), (true, false), (true, true)]);
     }
 
     #[test]

@@ -6,10 +6,10 @@
 //!   coordinator's side, [`penalties`]: nodes that are excluded; [`fence`]: proof of leadership in each call.
 //! * [`feed`]: the leader's calls, the coordinator's answers, and the rules by which calls are applied; [`resume`]: how
 //!   a leader continues from the coordinator's state.
-//! * [`source`] and [`cloud_fallback`]: where a hub's replicas come from; [`history`]: whether the cloud still has their
-//!   history; [`partial_list`]: a first list over a thin link.
-//! * [`heartbeat`]: the lease renewals that leave a hub; [`members`]: the nodes of the pool; [`pool_scope`]: the resources
-//!   that it shares.
+//! * [`source`] and [`cloud_fallback`]: where a hub's replicas come from; [`history`]: whether the cloud still has
+//!   their history; [`partial_list`]: a first list over a thin link.
+//! * [`heartbeat`]: the lease renewals that leave a hub; [`members`]: the nodes of the pool; [`pool_scope`]: the
+//!   resources that it shares.
 //! * [`names`]: paths, headers, namespaces.
 
 pub mod cloud_fallback;

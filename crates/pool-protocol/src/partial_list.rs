@@ -1,16 +1,16 @@
 //! A partial list: the objects received so far and the next request.
 //!
-//! Pure. On a thin link a first list takes an hour, and every broken connection ends a request. A draft keeps the received
-//! pages and continues with the token of the next one. A cloud compacts the state of a list after some minutes (410) and
-//! offers to continue with its current state. From there on the pages are not of one state, and alone they are not a
-//! consistent list. The changes since then make them consistent again:
+//! Pure. On a thin link a first list takes an hour, and every broken connection ends a request. A draft keeps the
+//! received pages and continues with the token of the next one. A cloud compacts the state of a list after some minutes
+//! (410) and offers to continue with its current state. From there on the pages are not of one state, and alone they
+//! are not a consistent list. The changes since then make them consistent again:
 //!
-//! > Pages p1 … pn show parts of the keys at L1 ≤ … ≤ Ln. Take every change in (L1, W], W ≥ Ln. The state of a key at W is
-//! > its last change in (L1, W], else the state in its page: no change came between L1 and its page, nor after it.
+//! > Pages p1 … pn show parts of the keys at L1 ≤ … ≤ Ln. Take every change in (L1, W], W ≥ Ln. The state of a key at W
+//! > is its last change in (L1, W], else the state in its page: no change came between L1 and its page, nor after it.
 //!
-//! So the state with the highest RV counts for each key, a deletion included. The draft is a full list at W once all pages
-//! are here and W has reached the state of the last page. It is then applied as a list without resourceVersion: it is
-//! complete (I5), and nothing in it is older than a state at W (I2).
+//! So the state with the highest RV counts for each key, a deletion included. The draft is a full list at W once all
+//! pages are here and W has reached the state of the last page. It is then applied as a list without resourceVersion:
+//! it is complete (I5), and nothing in it is older than a state at W (I2).
 
 mod page_size;
 
@@ -262,7 +262,8 @@ impl PartialList {
         .to_string()
     }
 
-    /// Returns the keys that changed since the last call, in the form that [`Self::restore`] reads; all keys if `whole`.
+    /// Returns the keys that changed since the last call, in the form that [`Self::restore`] reads; all keys if
+    /// `whole`.
     pub fn take_unsaved(&mut self, whole: bool) -> Vec<(String, Bytes)> {
         let unsaved = std::mem::take(&mut self.unsaved);
         let row = |(key, known): (&ObjectKey, &KeyState)| {

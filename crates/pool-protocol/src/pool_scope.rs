@@ -2,8 +2,8 @@
 //! description of each.
 //!
 //! The list is key `pool_scope_resources` of ConfigMap `kube-system/yurt-hub-cfg`: a JSON array of objects with members
-//! `Group`, `Version` and `Resource`, in upper or lower case. An entry that cannot be used is a [`Problem`] and costs no
-//! other entry.
+//! `Group`, `Version` and `Resource`, in upper or lower case. An entry that cannot be used is a [`Problem`] and costs
+//! no other entry.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,8 @@ pub struct Wanted {
     pub problems: Vec<Problem>,
 }
 
-/// Built-in resources that may be copied: proxies and DNS servers read them, and nothing runs or is granted because of them.
+/// Built-in resources that may be copied: proxies and DNS servers read them, and nothing runs or is granted because of
+/// them.
 const BUILT_IN: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 /// Suffixes of the groups that Kubernetes keeps for its own kinds.
 const KUBERNETES_GROUPS: [&str; 2] = ["k8s.io", "kubernetes.io"];

@@ -1,7 +1,7 @@
 //! Chooses the source of a replica (table "Who follows what" in docs/ARCHITECTURE.md).
 //!
-//! Pure. One rule: a pool reads the cloud once, through its leader. Another hub reads the cloud only if no coordinator shares the
-//! data.
+//! Pure. One rule: a pool reads the cloud once, through its leader. Another hub reads the cloud only if no coordinator
+//! shares the data.
 
 use std::time::Duration;
 
@@ -101,8 +101,8 @@ pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
     }
 }
 
-/// Returns the pause before a replica that the coordinator cannot resume resumes at the cloud; `None` if `failed_probes` shows
-/// that the cloud does not answer. A hub without a probe yet (`None`) tries the cloud.
+/// Returns the pause before a replica that the coordinator cannot resume resumes at the cloud; `None` if
+/// `failed_probes` shows that the cloud does not answer. A hub without a probe yet (`None`) tries the cloud.
 #[must_use]
 pub fn fallback_pause(failed_probes: Option<u32>, jitter: Duration) -> Option<Duration> {
     (failed_probes.unwrap_or(0) == 0).then_some(jitter)

@@ -39,8 +39,8 @@ pub fn for_servers() -> usize {
     limit.saturating_sub(OTHER_FILES.min(limit / 2))
 }
 
-/// Runs `access` to its end on a thread apart from the runtime's, also if the returned future is dropped: a disk may hang. A
-/// panic continues in the caller.
+/// Runs `access` to its end on a thread apart from the runtime's, also if the returned future is dropped: a disk may
+/// hang. A panic continues in the caller.
 pub async fn access<T: Send + 'static>(access: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(access).await {
         Ok(result) => result,

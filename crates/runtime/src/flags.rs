@@ -26,11 +26,15 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(pub Duration);
 
+/// Value of a flag that is not given if it is empty, as in Go. Give the flag `default_value = ""`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Optional<T>(pub Option<T>);
+
 /// Flags of the log, the same for every program.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct LogFlags {
-    /// Verbosity of the log, on Kubernetes' scale: 0 to 3 info, 4 and 5 debug, from 6 on trace. Variable RUST_LOG overrides
-    /// it.
+    /// Verbosity of the log, on Kubernetes' scale: 0 to 3 info, 4 and 5 debug, from 6 on trace. Variable RUST_LOG
+    /// overrides it.
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0)]
     pub verbosity: u8,
 }
@@ -70,6 +74,19 @@ impl FromStr for GoDuration {
                 value: value.to_owned(),
                 problem,
             })
+    }
+}
+
+// === impl Optional ===
+
+impl<T: FromStr> FromStr for Optional<T> {
+    type Err = T::Err;
+
+    fn from_str(value: &str) -> Result<Self, T::Err> {
+        match value {
+            "" => Ok(Self(None)),
+            value => value.parse().map(|value| Self(Some(value))),
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Freed bytes after which free memory is returned: a call takes some milliseconds.
 const RETURN_AFTER: usize = 4 << 20;
 
-/// Arenas of all threads. glibc gives each thread one, up to eight per core, and a block stays in the arena of the thread
-/// that allocated it. So free memory of one thread is of no use to the others.
+/// Arenas of all threads. glibc gives each thread one, up to eight per core, and a block stays in the arena of the
+/// thread that allocated it. So free memory of one thread is of no use to the others.
 const ARENAS: i32 = 1;
 /// Most free bytes at the end of an arena. `malloc_trim` leaves them, and the default grows up to 64 MiB: a hub kept up
 /// to 10 MiB in one of three starts.
@@ -19,14 +19,14 @@ const FREE_AT_END: i32 = 512 << 10;
 /// Minimum bytes of a block with pages of its own, which return when it is freed. The default grows with such blocks.
 const OWN_PAGES: i32 = 4 << 20;
 
-/// Calls of [`return_rest`] without freed memory from one that unmaps the program's pages to the next.
-const UNMAP_EVERY: usize = 6;
+/// Calls of [`return_rest`] from one that returns memory without a note to the next.
+const RETURN_EVERY: usize = 6;
 
 /// Bytes freed since free memory was returned.
 static FREED: AtomicUsize = AtomicUsize::new(0);
 /// True if free memory was returned since the last [`return_rest`].
 static IS_RETURNED: AtomicBool = AtomicBool::new(false);
-/// Calls of [`return_rest`] without freed memory.
+/// Calls of [`return_rest`] without a note.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 /// Limits the free memory that the allocator holds (man page mallopt(3)). Call it before the first thread starts. The
@@ -45,14 +45,13 @@ pub fn note_freed(bytes: usize) {
 }
 
 /// Returns free memory once more if [`note_freed`] did so since the last call: buffers of a large list are freed around
-/// its commit, some of them later. Then, after the start and every minute, it unmaps the program's pages: those in use are
-/// mapped again. Call it every ten seconds. Blocks as [`note_freed`].
+/// its commit, some of them later. After the start and every minute it does so without a note: what changed objects
+/// free between others is noted nowhere. Then it unmaps the program's pages; those in use are mapped again. Call it
+/// every ten seconds. Blocks as [`note_freed`].
 pub fn return_rest() {
-    let is_returned = IS_RETURNED.swap(false, Ordering::Relaxed);
-    if is_returned {
+    let is_noted = IS_RETURNED.swap(false, Ordering::Relaxed);
+    if is_noted || CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(RETURN_EVERY) {
         return_free_pages();
-    }
-    if is_returned || CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(UNMAP_EVERY) {
         program::unmap();
     }
 }

@@ -62,8 +62,8 @@ impl Metrics {
         &self.registry
     }
 
-    /// As [`Self::render`], after `export` has set the figures that are read at a scrape. One scrape at a time: an export
-    /// may empty series and fill them again.
+    /// As [`Self::render`], after `export` has set the figures that are read at a scrape. One scrape at a time: an
+    /// export may empty series and fill them again.
     #[must_use]
     pub fn scrape(&self, export: impl FnOnce()) -> String {
         let _one = self.scraping.lock();

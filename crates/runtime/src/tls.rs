@@ -26,7 +26,7 @@ mod unverified;
 pub(crate) use certificate::ClientCertificate;
 pub use client::{ClientTls, ReloadingClientTls};
 pub use identity::PeerIdentity;
-pub use inspect::{CertificateInfo, pinned, public_key_pin};
+pub use inspect::{CertificateInfo, missing_in, pinned, public_key_pin};
 pub use pair::{PAIR_WAIT, load_pair};
 pub use peer::PeerTls;
 pub(crate) use pem::to_pem;

@@ -10,6 +10,7 @@ fn main() {
         memory::limit_free();
 
         pages_of_the_program_are_unmapped_after_the_start();
+        memory_that_was_freed_between_live_blocks_returns_within_a_minute();
         memory_that_another_thread_freed_returns();
         memory_that_one_thread_freed_serves_another();
     }
@@ -48,6 +49,18 @@ fn pages_of_the_program_are_unmapped_after_the_start() {
     let kept = resident().saturating_sub(before);
     assert!(used > 4_000_000 && kept < 500_000, "{kept} bytes of {used}");
     assert_eq!(sum(), CONSTANTS.len(), "they are mapped again");
+}
+
+/// Memory that changed objects free is noted nowhere.
+fn memory_that_was_freed_between_live_blocks_returns_within_a_minute() {
+    let heap = || bytes_of("RssAnon:");
+    let before = heap();
+    let live: Vec<_> = blocks(1_000, 11_000).into_iter().step_by(2).collect();
+    let grown = heap() - before;
+    (0..6).for_each(|_| memory::return_rest());
+    let kept = heap().saturating_sub(before);
+    assert!(grown > 10_000_000, "{grown} bytes");
+    assert!(kept < 8_000_000, "{kept} bytes of {grown} for {} blocks", live.len());
 }
 
 fn blocks(count: usize, bytes: usize) -> Vec<Vec<u8>> {

@@ -68,7 +68,8 @@ pub struct Op {
 
 /// Reason why a transaction failed. `Full` and `Unavailable` are worth a retry later. Nothing was written, except
 /// perhaps with `Unknown`, and with `Full` by the write that fills an etcd: etcd applies it and reports this error. A
-/// commit that the embedded store refused may be on the disk until it is reverted; a kill before that shows it (ADR 0003).
+/// commit that the embedded store refused may be on the disk until it is reverted; a kill before that shows it (ADR
+/// 0003).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
     /// A precondition failed.
@@ -146,6 +147,19 @@ pub struct Loaded {
     pub floor: ResourceVersion,
     /// Position of the state: every RV issued so far is ≤ this.
     pub at: ResourceVersion,
+}
+
+// === impl Op ===
+
+impl Op {
+    /// Bytes of the key and the value.
+    pub(crate) fn size(&self) -> usize {
+        let value = match &self.action {
+            Action::Put(value, _) | Action::Delete { last: value } => value.bytes().len(),
+            Action::Check => 0,
+        };
+        self.key.len() + value
+    }
 }
 
 // === impl Value ===

@@ -35,6 +35,7 @@ mod format;
 mod ledger;
 mod mark;
 mod open;
+mod overlay;
 pub mod replicas;
 mod rows;
 mod tables;
@@ -45,7 +46,7 @@ use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::Clock;
 
@@ -59,6 +60,8 @@ use writer::{Request, Writer};
 
 /// Maximum number of transactions waiting for the writer thread.
 const QUEUE_MAX: usize = 1024;
+/// Maximum bytes of their keys and values: 64 MiB. Abandoned transactions count until they are committed or refused.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
 
 /// Reason why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +123,8 @@ pub struct Embedded {
     id: String,
     disk: Arc<Disk>,
     requests: mpsc::Sender<Request>,
+    /// Bytes that further transactions may queue.
+    queue_bytes: Arc<Semaphore>,
     /// Handed to the writer thread by [`Storage::attach`].
     pending: Mutex<Option<(Engine, Ledger, mpsc::Receiver<Request>)>>,
     /// State shared with the writer thread, once it runs.
@@ -194,6 +199,7 @@ impl Embedded {
             id,
             disk,
             requests,
+            queue_bytes: Arc::new(Semaphore::new(QUEUE_BYTES_MAX)),
             pending: Mutex::new(Some((engine, ledger, queue))),
             writer: OnceLock::new(),
         })
@@ -203,6 +209,15 @@ impl Embedded {
     #[must_use]
     pub fn disk(&self) -> Arc<Disk> {
         self.disk.clone()
+    }
+
+    /// Waits until `ops` fit into the queue.
+    async fn queue_place(&self, ops: &[Op]) -> Result<OwnedSemaphorePermit, StorageError> {
+        // A transaction that is larger than the queue waits for an empty one.
+        let bytes = ops.iter().map(Op::size).sum::<usize>().min(QUEUE_BYTES_MAX);
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let place = self.queue_bytes.clone().acquire_many_owned(permits).await;
+        place.map_err(|_| StorageError::Unavailable("the store is closed".into()))
     }
 
     async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, StorageError> {
@@ -251,7 +266,8 @@ impl Storage for Embedded {
                     Err(ops) => ops,
                 },
             };
-            self.ask(|answer| Request::Write { ops, answer }).await?
+            let place = self.queue_place(&ops).await?;
+            self.ask(|answer| Request::Write { ops, answer, place }).await?
         })
     }
 

@@ -6,9 +6,11 @@
 //!
 //! In reading order:
 //!
-//! * `wire` (etcd's messages), `grpc` (their transport), `endpoints` (choice of the member),
+//! * `wire` (etcd's messages), `grpc` (their transport), `version` (usable versions), `endpoints` (choice of the
+//!   member),
 //! * `timeline` (revisions as RVs), `start` (finding the store), `revision_checkpoint` (highest position seen),
-//! * `txn` (transactions of this crate as etcd's), `load` (the complete state), `watch_loop` (the watch that publishes),
+//! * `txn` (transactions of this crate as etcd's), `load` (the complete state), `watch_loop` (the watch that
+//!   publishes),
 //! * `read_index` (reads that reflect other coordinators' writes), `write_health` (refused writes), `compact`.
 //!
 //! The RV of a value is the revision of its last write, in its timeline. Only the watch publishes, so readers see
@@ -17,6 +19,8 @@
 mod compact;
 mod endpoints;
 mod error;
+#[cfg(test)]
+mod fake_member;
 mod grpc;
 mod load;
 mod read_index;
@@ -24,6 +28,7 @@ mod revision_checkpoint;
 mod start;
 mod timeline;
 mod txn;
+mod version;
 mod watch_loop;
 mod wire;
 mod write_health;
@@ -82,23 +87,26 @@ pub struct Config {
     pub max_request_bytes: usize,
 }
 
-/// Reason why etcd cannot be used.
+/// Reason why etcd cannot be used. Every message names the flag of its cause.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The given servers are invalid.
-    #[error("etcd servers: {0}")]
+    #[error("--etcd-servers: {0}")]
     Servers(String),
     /// The prefix is invalid.
-    #[error("etcd prefix {0:?}: it must begin with / and be at most {PREFIX_BYTES_MAX} bytes long")]
+    #[error("--etcd-prefix: {0:?} must begin with / and have at most {PREFIX_BYTES_MAX} bytes")]
     Prefix(String),
     /// A certificate file.
-    #[error("etcd certificates: {0}")]
+    #[error("--etcd-cafile, --etcd-certfile, --etcd-keyfile: {0}")]
     Tls(#[from] TlsError),
     /// The credentials.
-    #[error("etcd rejects this client: {0}")]
+    #[error("--etcd-servers: etcd rejects this client: {0}; check --etcd-certfile")]
     Refused(String),
+    /// The version of every member.
+    #[error("--etcd-servers: {0}")]
+    Outdated(String),
     /// The file for the highest position seen.
-    #[error("cannot read {0}")]
+    #[error("--data-dir: cannot read {0}")]
     Checkpoint(String),
 }
 
@@ -205,9 +213,13 @@ impl Etcd {
 
     async fn load(&self, sink: Arc<dyn Sink>, queue: mpsc::Receiver<read_index::Waiting>) -> Result<(), StorageError> {
         let shared = &self.shared;
-        let (mut loaded, at) = load::live(&shared.endpoints, &shared.layout)
-            .await
-            .map_err(|error| error::of_read(&error))?;
+        let mut wait = start::Wait::default();
+        let (mut loaded, at) = loop {
+            match load::live(&shared.endpoints, &shared.layout).await {
+                Ok(live) => break live,
+                Err(error) => wait.after(error).await.map_err(|error| error::of_read(&error))?,
+            }
+        };
         load::add_deletions(&shared.endpoints, &shared.layout, &mut loaded, at).await;
         loaded.floor = loaded.floor.max(shared.layout.floor());
         sink.load(loaded)?;
@@ -371,5 +383,90 @@ impl EtcdState {
 
     fn set_trouble(&self, trouble: Option<String>) {
         *self.trouble.lock() = trouble;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::HeaderValue;
+    use prost::Message as _;
+
+    use super::*;
+    use crate::backend::{Committed, Loaded};
+    use crate::etcd3::wire::{
+        KeyValue, RANGE, RangeRequest, RangeResponse, ResponseHeader, STATUS, StatusResponse, WATCH,
+    };
+
+    /// Number of values loaded.
+    #[derive(Default)]
+    struct Counting(AtomicUsize);
+
+    impl Sink for Counting {
+        fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
+            self.0.store(loaded.live.len(), Ordering::SeqCst);
+            Ok(())
+        }
+
+        fn committed(&self, _rv: ResourceVersion, _changes: &[Committed]) {}
+
+        fn reloaded(&self, _loaded: Loaded) {}
+    }
+
+    /// A member with one value, whose first page fails: it answers the record, then it elects again.
+    async fn member_that_elects_once(tasks: &TaskGroup) -> String {
+        let pages = AtomicUsize::new(0);
+        let unavailable = || fake_member::refusal(HeaderValue::from_static("14"));
+        let answer = move |path: &str, message| match path {
+            STATUS => fake_member::message(&StatusResponse {
+                version: "3.6.6".into(),
+            }),
+            WATCH => unavailable(),
+            RANGE => {
+                let RangeRequest { key, range_end, .. } = RangeRequest::decode(message).expect("a range");
+                if !range_end.is_empty() && pages.fetch_add(1, Ordering::SeqCst) == 0 {
+                    return unavailable();
+                }
+                let kv = |key, value: &str| KeyValue {
+                    key,
+                    mod_revision: 2,
+                    version: 1,
+                    value: value.to_owned().into(),
+                };
+                let found = match range_end.is_empty() {
+                    true => kv(key, "id 100 1 1"),
+                    false => kv("/yurt/configmaps/x/a".into(), "{}"),
+                };
+                fake_member::message(&RangeResponse {
+                    header: Some(ResponseHeader {
+                        cluster_id: 1,
+                        revision: 3,
+                    }),
+                    kvs: vec![found],
+                    more: false,
+                })
+            }
+            path => panic!("{path} is not called"),
+        };
+        fake_member::start(tasks, answer).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn start_waits_for_an_etcd_that_fails_while_it_is_loaded() {
+        let tasks = TaskGroup::new();
+        let config = Config {
+            servers: vec![member_that_elects_once(&tasks).await],
+            tls: None,
+            prefix: "/yurt".into(),
+            space: Space::Own,
+            compaction_interval: None,
+            mark: None,
+            max_request_bytes: MAX_REQUEST_BYTES,
+        };
+        let etcd = Etcd::connect(config, &tasks).await.expect("the store is found");
+        let sink = Arc::new(Counting::default());
+        etcd.attach(sink.clone()).await.expect("the state is loaded");
+        assert_eq!(sink.0.load(Ordering::SeqCst), 1);
     }
 }

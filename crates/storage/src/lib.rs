@@ -8,7 +8,8 @@
 //! * [`cacher`]: own collections fed by a backend; [`replica`]: cloud collections fed by a source.
 //!
 //! * [`kinds`]: kinds that are learned while a process runs.
-//! * [`serve`]: lists and watches for clients, the same for own objects and replicas, in the coordinator and in the hub.
+//! * [`serve`]: lists and watches for clients, the same for own objects and replicas, in the coordinator and in the
+//!   hub.
 //!
 //! Own objects and replicas are read through the same [`SharedCollection`]; they differ in who writes, and in the
 //! space of their resourceVersions.

@@ -14,15 +14,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::collecting::inserted;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
-use yurt_collection::{Collection, Dirty};
+use yurt_collection::Collection;
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
-use crate::embedded::replicas::{Meta, Part, ReplicaStore};
+use crate::embedded::replicas::{Meta, ReplicaStore};
 use crate::shared::SharedCollection;
 
+mod commit;
 mod open;
 pub mod shared_store;
 
+pub use commit::POSITIONS_EVERY;
 pub use open::Oversized;
 
 use shared_store::SharedStore;
@@ -47,15 +49,11 @@ pub struct Durable {
     pub generation: u64,
 }
 
-/// Minimum interval between writes of a file if only `C` moved. A commit wears the medium by about 28 KB. A start with
-/// an older `C` only costs a longer replay from the source.
-pub const POSITIONS_EVERY: Duration = Duration::from_secs(60);
-
 /// All replicas of a process and the store they share.
 pub struct Replicas {
     store: Store,
     // Guards the pointer only, so that an iteration sees a consistent set of replicas.
-    replicas: RwLock<Arc<ByName>>,
+    replicas: Arc<RwLock<Arc<ByName>>>,
     /// One commit at a time: dirty records of a failed commit go back before the next one is taken. Holds the time of
     /// the last successful commit. A commit to a file continues when its caller is cancelled, and keeps this lock until
     /// it is done.
@@ -66,13 +64,6 @@ pub struct Replicas {
 type Committing = tokio::sync::OwnedMutexGuard<Option<Instant>>;
 
 type ByName = BTreeMap<String, Arc<Replica>>;
-
-/// Changes on their way to the disk. If it is dropped before they are known to be stored, they return to their
-/// collection, and the next commit takes them.
-struct Taken {
-    replica: Arc<Replica>,
-    part: Part,
-}
 
 /// Storage of replicas.
 enum Store {
@@ -159,7 +150,7 @@ impl Replica {
 impl Replicas {
     fn of(replicas: ByName, store: Store) -> Self {
         Self {
-            replicas: RwLock::new(Arc::new(replicas)),
+            replicas: Arc::new(RwLock::new(Arc::new(replicas))),
             store,
             committing: Arc::default(),
         }
@@ -235,6 +226,20 @@ impl Replicas {
         }
     }
 
+    /// Names in the file that neither a replica nor `keeps` has. Blocks.
+    ///
+    /// # Errors
+    /// [`StorageError`].
+    pub fn leftovers(&self, keeps: impl Fn(&str) -> bool) -> Result<Vec<String>, StorageError> {
+        let Store::File(store) = &self.store else {
+            return Ok(Vec::new());
+        };
+        let names = store.names("")?.into_iter();
+        Ok(names
+            .filter(|name| self.named(name).is_none() && !keeps(name))
+            .collect())
+    }
+
     /// Deletes what the file has of the name of no replica. Blocks.
     ///
     /// # Errors
@@ -246,28 +251,50 @@ impl Replicas {
         }
     }
 
-    /// Removes a replica: its readers end. In a file its data is deleted, too. Where replicas are shared, other
-    /// coordinators may still have it, and [`Self::forget`] deletes it.
+    /// Removes a replica: in a file its data is deleted, then its readers end. Where replicas are shared, other
+    /// coordinators may still have it, and [`Self::forget`] deletes it. A deletion that has begun ends also if its
+    /// caller is gone.
     ///
     /// # Errors
-    /// [`StorageError`] when the data could not be deleted. It is unused then, and loaded again with a replica of that
-    /// name.
+    /// [`StorageError`] when the data could not be deleted. The replica stays then, and a repetition continues. Until
+    /// then it is served again only once a commit has stored it, since its rows may be gone.
     pub async fn remove(&self, name: &str) -> Result<(), StorageError> {
-        // No commit may restore deleted data, also when the caller goes away before the deletion.
+        // No commit may restore deleted data.
         let place = self.committing.clone().lock_owned().await;
-        let removed = Arc::make_mut(&mut self.replicas.write()).remove(name);
-        let Some(replica) = removed else { return Ok(()) };
-        replica.gone.cancel();
+        let (replicas, name) = (self.replicas.clone(), name.to_owned());
+        let leave = move |name: &str| {
+            let removed = Arc::make_mut(&mut replicas.write()).remove(name);
+            if let Some(replica) = removed {
+                replica.gone.cancel();
+            }
+        };
         let Store::File(store) = &self.store else {
+            leave(&name);
             return Ok(());
         };
-        let (store, name) = (store.clone(), name.to_owned());
+        let Some(replica) = self.named(&name) else {
+            return Ok(());
+        };
+        let store = store.clone();
         let deleted = tokio::task::spawn_blocking(move || {
             let _place = place;
-            store.forget(&name)
+            // A failed transaction may have reached the file.
+            store.forget(&name).inspect_err(|_| replica.distrust_stored())?;
+            leave(&name);
+            Ok(())
         })
         .await;
         deleted.map_err(|error| StorageError::Unavailable(format!("the deletion was interrupted: {error}")))?
+    }
+
+    /// Operation with which a transaction of the caller deletes the shared data of a replica, as it is known here. The
+    /// transaction conflicts if the data has changed. `None` if there is no shared data.
+    #[must_use]
+    pub fn deletion(&self, name: &str) -> Option<Op> {
+        match &self.store {
+            Store::Shared(shared) => shared.deletion(name),
+            Store::Nowhere | Store::File(_) => None,
+        }
     }
 
     /// Deletes the shared data of a replica in one step with `with`. Every coordinator then drops what it holds of it.
@@ -328,122 +355,6 @@ impl Replicas {
     fn all(&self) -> Arc<ByName> {
         self.replicas.read().clone()
     }
-
-    /// Commits everything that changed since the last call in one transaction; without changes there is no write. Where
-    /// replicas are shared it is one transaction per replica, and only while `guard` holds. Elsewhere the caller checks
-    /// `guard`.
-    ///
-    /// # Errors
-    /// [`StorageError`]; the changes stay pending and go with the next call. A conflict names the key of the guard.
-    pub async fn persist(&self, guard: Option<&Op>) -> Result<(), StorageError> {
-        let committed = self.committing.clone().lock_owned().await;
-        self.commit(guard, committed).await
-    }
-
-    /// Makes sure that a stored mark covers `to`, so that a change of `generation` up to there may be applied to
-    /// `replica` ([`SharedCollection::update_of`]). Commits everything as [`Self::persist`] if none does. Ignored when
-    /// the replica has another generation.
-    ///
-    /// # Errors
-    /// As [`Self::persist`]; readers may not see `to` yet.
-    pub async fn cover(
-        &self,
-        replica: &Replica,
-        generation: u64,
-        to: ResourceVersion,
-        guard: Option<&Op>,
-    ) -> Result<(), StorageError> {
-        let is_covered = |held: &Collection| held.generation() != generation || held.covers(to);
-        if replica.collection.read(is_covered) {
-            return Ok(());
-        }
-        replica.collection.update_quietly(|held| held.want_mark(generation, to));
-        self.persist(guard).await
-    }
-
-    /// As [`Self::persist`], for a call every few seconds. In a file, a move of `C` alone waits for other changes or
-    /// for [`POSITIONS_EVERY`], since its loss costs least. Where replicas are shared, other coordinators follow the
-    /// stored `C`, so it never waits.
-    ///
-    /// # Errors
-    /// As [`Self::persist`].
-    pub async fn persist_due(&self, guard: Option<&Op>) -> Result<(), StorageError> {
-        let committed = self.committing.clone().lock_owned().await;
-        let has_content = || {
-            self.iter()
-                .any(|replica| replica.collection.read(Collection::has_unsaved_content))
-        };
-        let waits = matches!(self.store, Store::File(_))
-            && committed.is_some_and(|at| at.elapsed() < POSITIONS_EVERY)
-            && !has_content();
-        if waits {
-            return Ok(());
-        }
-        self.commit(guard, committed).await
-    }
-
-    async fn commit(&self, guard: Option<&Op>, committed: Committing) -> Result<(), StorageError> {
-        match &self.store {
-            Store::Nowhere => {
-                self.iter()
-                    .for_each(|replica| replica.mark_durable(&replica.collection.read(Meta::of)));
-                Ok(())
-            }
-            Store::File(store) => self.persist_to(store.clone(), committed).await,
-            Store::Shared(shared) => shared.persist_all(self.all(), guard.cloned(), committed).await,
-        }
-    }
-
-    async fn persist_to(&self, store: ReplicaStore, mut committed: Committing) -> Result<(), StorageError> {
-        let taken: Vec<Taken> = self.iter().filter_map(Taken::of).collect();
-        if taken.is_empty() {
-            *committed = Some(Instant::now());
-            return Ok(());
-        }
-        // The commit settles itself: its caller may be gone before it ends.
-        let written = tokio::task::spawn_blocking(move || {
-            store.commit(taken.iter().map(|one| &one.part))?;
-            taken.into_iter().for_each(Taken::stored);
-            *committed = Some(Instant::now());
-            Ok(())
-        });
-        let interrupted = |error| StorageError::Unavailable(format!("the commit was interrupted: {error}"));
-        written.await.map_err(interrupted)?
-    }
-}
-
-// === impl Taken ===
-
-impl Taken {
-    /// Takes the changes of `replica`; `None` when there are none.
-    fn of(replica: Arc<Replica>) -> Option<Self> {
-        let part = replica.collection.update_quietly(|collection| {
-            let meta = Meta::of(collection);
-            collection.take_dirty().map(|dirty| Part {
-                name: replica.name.clone(),
-                dirty,
-                meta,
-            })
-        })?;
-        Some(Self { replica, part })
-    }
-
-    /// Marks the changes as stored.
-    fn stored(mut self) {
-        self.part.dirty = Dirty::default();
-        self.replica.mark_durable(&self.part.meta);
-    }
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        let dirty = std::mem::take(&mut self.part.dirty);
-        if !dirty.is_empty() {
-            self.replica
-                .collection
-                .update_quietly(|collection| collection.restore_dirty(dirty));
-        }
-    }
 }
 
 impl Replica {
@@ -456,6 +367,12 @@ impl Replica {
             complete: meta.is_complete(),
             generation,
         });
+    }
+
+    /// Stops serving until the next commit, which writes everything.
+    fn distrust_stored(&self) {
+        self.collection.update_quietly(Collection::distrust_stored);
+        self.durable.send_modify(|durable| durable.complete = false);
     }
 
     /// Records that a commit stored `mark` where other coordinators read it, too.

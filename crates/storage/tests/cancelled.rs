@@ -31,6 +31,8 @@ struct Slow {
     /// Changes that wait at the gate.
     waiting: AtomicUsize,
     fails: AtomicBool,
+    /// Takes changes, and then reports that they failed.
+    sync_fails: AtomicBool,
 }
 
 /// Replicas on a [`Slow`] medium.
@@ -43,6 +45,10 @@ struct Pool {
 }
 
 struct Nobody;
+
+/// Number of commits.
+#[derive(Default)]
+struct Counting(AtomicUsize);
 
 // === impl Slow ===
 
@@ -104,7 +110,11 @@ impl FileBackend for Slow {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.pass()
+        self.pass()?;
+        match self.sync_fails.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("the disk is broken")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -116,6 +126,20 @@ impl Sink for Nobody {
     }
 
     fn committed(&self, _: ResourceVersion, _: &[Committed]) {}
+
+    fn reloaded(&self, _: Loaded) {}
+}
+
+// === impl Counting ===
+
+impl Sink for Counting {
+    fn load(&self, _: Loaded) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn committed(&self, _: ResourceVersion, _: &[Committed]) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
 
     fn reloaded(&self, _: Loaded) {}
 }
@@ -155,6 +179,16 @@ impl Pool {
         };
         services.collection().read(names).join(",")
     }
+
+    /// The pool of a process that starts after this one applied and stored a further object, and was killed.
+    async fn restarted_after(&self, name: &str, version: u64) -> Self {
+        let services = self.replicas.named("services").expect("services");
+        services
+            .collection()
+            .update(|held| held.apply(EventType::Added, service(name, version)));
+        self.replicas.persist(None).await.expect("the medium works again");
+        Self::on(self.medium.killed())
+    }
 }
 
 fn service(name: &str, version: u64) -> Object {
@@ -186,14 +220,11 @@ async fn commit_that_fails_after_its_caller_left_is_part_of_the_next_one() {
     assert!(next.is_err(), "what failed is waiting still: {next:?}");
     pool.medium.fails.store(false, Ordering::SeqCst);
     pool.time.advance(Duration::from_secs(30));
-
-    let services = pool.replicas.named("services").expect("services");
-    services
-        .collection()
-        .update(|held| held.apply(EventType::Added, service("c", 11)));
-    pool.replicas.persist(None).await.expect("the medium works again");
-    let restarted = Pool::on(pool.medium.killed());
-    assert_eq!(restarted.names(), "a,b,c", "everything that is complete at C");
+    assert_eq!(
+        pool.restarted_after("c", 11).await.names(),
+        "a,b,c",
+        "everything that is complete at C"
+    );
 }
 
 #[tokio::test]
@@ -246,6 +277,60 @@ async fn replica_that_comes_back_does_not_meet_its_own_deletion() {
     drop(held);
     let added = added.await.expect("added");
     assert!(added.collection().read(|held| held.is_empty() && !held.is_complete()));
+}
+
+/// A full disk does not delete either. What it keeps would be loaded again.
+#[tokio::test]
+async fn deletion_that_fails_is_carried_out_by_its_repetition() {
+    let pool = Pool::on(Arc::default());
+    pool.list(0, &["a"], 10);
+    pool.replicas.persist(None).await.expect("stored");
+    let kept = pool.replicas.named("services").expect("services");
+    pool.medium.fails.store(true, Ordering::SeqCst);
+    pool.replicas.remove("services").await.expect_err("the medium fails");
+    assert!(!kept.gone().is_cancelled() && pool.replicas.named("services").is_some());
+    pool.medium.fails.store(false, Ordering::SeqCst);
+    pool.time.advance(Duration::from_secs(30));
+    pool.replicas.remove("services").await.expect("the medium works again");
+    assert!(kept.gone().is_cancelled());
+    let kind = find_kind("", "services").expect("services");
+    let added = pool.replicas.add("services", kind).await.expect("added");
+    assert!(added.collection().read(|held| held.is_empty() && !held.is_complete()));
+}
+
+/// A failed deletion may be on the medium all the same.
+#[tokio::test]
+async fn replica_whose_deletion_failed_is_stored_as_a_whole() {
+    let pool = Pool::on(Arc::default());
+    pool.list(0, &["a", "b"], 10);
+    pool.replicas.persist(None).await.expect("stored");
+    pool.medium.sync_fails.store(true, Ordering::SeqCst);
+    pool.replicas.remove("services").await.expect_err("the medium fails");
+    pool.medium.sync_fails.store(false, Ordering::SeqCst);
+    pool.time.advance(Duration::from_secs(30));
+    assert_eq!(
+        pool.restarted_after("c", 11).await.names(),
+        "a,b,c",
+        "everything that is complete at C"
+    );
+}
+
+/// After a crash the file may have no mark for the RVs that readers get.
+#[tokio::test]
+async fn replica_whose_deletion_failed_is_served_after_the_next_commit() {
+    let pool = Pool::on(Arc::default());
+    pool.list(0, &["a"], 10);
+    pool.replicas.persist(None).await.expect("stored");
+    let services = pool.replicas.named("services").expect("services");
+    let covers = || services.collection().read(|held| held.covers(ResourceVersion(11)));
+    assert_eq!((services.is_served(), covers()), (true, true));
+    pool.medium.sync_fails.store(true, Ordering::SeqCst);
+    pool.replicas.remove("services").await.expect_err("the medium fails");
+    assert_eq!((services.is_served(), covers()), (false, false));
+    pool.medium.sync_fails.store(false, Ordering::SeqCst);
+    pool.time.advance(Duration::from_secs(30));
+    pool.replicas.persist(None).await.expect("the medium works again");
+    assert_eq!((services.is_served(), covers()), (true, true));
 }
 
 /// Every request reads the set of replicas.
@@ -311,6 +396,31 @@ async fn renewals_do_not_wait_for_commits() {
         assert!(event.await.expect("stored") > at, "RVs are published in order");
         committing.await.expect("stored");
     }
+}
+
+/// Clients whose writes time out at a disk that hangs repeat them.
+#[tokio::test]
+async fn abandoned_writes_are_bounded_by_their_bytes() {
+    let pool = Pool::on(Arc::default());
+    let store = Embedded::on(pool.disk.clone(), pool.clock.clone(), Space::Own).expect("tables");
+    let commits = Arc::new(Counting::default());
+    store.attach(commits.clone()).await.expect("attached");
+    let held = pool.medium.gate.lock();
+    let value = Bytes::from(vec![b'x'; 1 << 20]);
+    for n in 0..100 {
+        let large = Op {
+            key: format!("/configmaps/x/{n}"),
+            expect: Expect::Any,
+            action: Action::Put(value.clone().into(), Durability::Durable),
+        };
+        let write = tokio::task::unconstrained(store.write(vec![large]));
+        assert!(write.now_or_never().is_none(), "the disk hangs");
+    }
+    drop(held);
+    let last = vec![put("/configmaps/x/last", Expect::Any, Durability::Durable)];
+    store.write(last).await.expect("there is room again");
+    // 64 MiB with their keys.
+    assert_eq!(commits.0.load(Ordering::SeqCst), 63 + 1);
 }
 
 /// An operation with a fence: it must not become visible after a change of the object that it was compared with.

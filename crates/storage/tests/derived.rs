@@ -1,9 +1,9 @@
 //! Filtered views against a model: whatever happens to objects, inputs, streams and the process, every client ends with
 //! the view that a fresh list shows, and never receives what its filter removes.
 //!
-//! Source and view are real collections, clients read them through real watches. The filter and the task of the view are
-//! small models: an object names the input that it depends on, and the input says whether the object is hidden, or which
-//! part of it is removed.
+//! Source and view are real collections, clients read them through real watches. The filter and the task of the view
+//! are small models: an object names the input that it depends on, and the input says whether the object is hidden, or
+//! which part of it is removed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -24,14 +24,16 @@ fn service(name: &str, version: u64) -> Object {
 }
 
 /// Lists `held` in protobuf.
-fn list(held: &Collection) -> Vec<Bytes> {
+async fn list(held: &Collection) -> Vec<Bytes> {
     let how = Negotiated {
         format: Format::Protobuf,
         ..Negotiated::default()
     };
     let objects = held.objects().cloned().collect();
     let meta = ListMeta::at(held.position());
-    encode(how, services(), &meta, objects, Time::from_unix(0)).collect()
+    encode(how, services(), &meta, objects, Time::from_unix(0))
+        .await
+        .collect()
 }
 
 /// Bytes of the encodings that are cached now; releases them.
@@ -43,28 +45,28 @@ fn cached() -> usize {
 async fn encodings_live_as_long_as_lists_use_them() {
     let mut held = Collection::new(false);
     held.restart(0, vec![service("a", 1), service("b", 2)], ResourceVersion(2));
-    list(&held);
+    list(&held).await;
     let both = cached();
     assert!(both > 0 && cached() == 0);
 
     // The encoding of an object that was replaced or deleted is of no use.
-    list(&held);
+    list(&held).await;
     held.apply_all(ResourceVersion(3), vec![(EventType::Modified, service("a", 3))]);
     let one = cached();
     assert!(0 < one && one < both, "{one} of {both}");
-    list(&held);
+    list(&held).await;
     held.apply_all(ResourceVersion(4), vec![(EventType::Deleted, service("a", 4))]);
     assert_eq!(cached(), both - one);
 
-    let (tasks, first) = (TaskGroup::new(), list(&held));
+    let (tasks, first) = (TaskGroup::new(), list(&held).await);
     tasks.spawn("release-encodings", release_encodings(tasks.token()));
     let wait = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
     for _ in 0..6 {
         wait(9).await;
-        assert_eq!(list(&held), first);
+        assert_eq!(list(&held).await, first);
     }
     assert_eq!(release_unused(), 0, "the lists used it");
-    list(&held);
+    list(&held).await;
     wait(25).await;
     assert_eq!(cached(), 0, "no list has used it for a while");
     tasks.shutdown(Duration::from_secs(1)).await.expect("it ends");

@@ -1,5 +1,6 @@
 //! Lists in pages and at chosen versions, as clients see them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use yurt_apimachinery::options::ContinueToken;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, ResourceVersion, Status};
 use yurt_collection::Collection;
-use yurt_storage::serve::{self, Listed, Selection, Unfiltered};
+use yurt_storage::serve::{self, Listed, Selection, Unfiltered, View};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 fn kind() -> &'static ResourceKind {
@@ -329,4 +330,32 @@ async fn page_after_a_revision_is_of_another_state() {
     let at = first().await;
     view.update(|held| held.advance(ResourceVersion(1000)));
     next(&at).await.expect("nothing was revised since");
+}
+
+/// Counts the objects that it shows.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl View for Counting {
+    fn show(&self, object: &Object) -> Object {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        object.clone()
+    }
+}
+
+#[tokio::test]
+async fn objects_of_a_long_list_are_shown_a_few_at_a_time() {
+    let shared = SharedCollection::new(kind(), false);
+    let all: Vec<Object> = (0..1000)
+        .map(|i| service(&format!("shop/s{i:04}"), 10 + i, "l"))
+        .collect();
+    shared.update(|c| c.restart(0, all.clone(), rv(2000)));
+    let options = ListOptions::parse(None, false, kind()).expect("no options");
+    let view = Counting::default();
+    let (selection, least) = (Selection::default(), ResourceVersion::ZERO);
+    let mut listed = std::pin::pin!(serve::list(&shared, &options, &selection, &view, least));
+    assert!(listed.as_mut().now_or_never().is_none());
+    let shown = view.0.load(Ordering::Relaxed);
+    assert!((1..=100).contains(&shown), "{shown} in one turn");
+    assert_eq!(listed.await.expect("a list").objects, all);
 }

@@ -14,6 +14,7 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, ResourceVersion};
 use yurt_codec::negotiation::Negotiated;
 use yurt_collection::Collection;
+use yurt_collection::generation::POSITION_END;
 use yurt_runtime::Clock;
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
@@ -458,6 +459,33 @@ async fn client_of_an_older_generation_is_told_everything_that_is_there_and_what
         ..request("watch=1&resourceVersion=10&allowWatchBookmarks=true")
     };
     assert_eq!(next(&mut watch(&shared, replica)).await, "DELETED n@11");
+}
+
+/// A hostile leader fed a position that no cloud reaches; its successor began a generation at the cloud's.
+///
+/// Conformance: 7.55
+#[tokio::test(start_paused = true)]
+async fn clients_resume_by_their_number_some_time_after_a_generation_whose_numbers_no_cloud_reaches() {
+    let (shared, top) = (collection(), POSITION_END.0 - 1);
+    shared.update(|c| c.advance(rv(top)));
+    shared.update(|c| c.restart(1, vec![service("a", 4, "x"), service("n", 7, "x")], rv(10)));
+    let mut frames = watch(&shared, request("watch=1&resourceVersion=10"));
+    assert_eq!(
+        next(&mut frames).await,
+        "DELETED b@10",
+        "it may be of the other generation"
+    );
+    let at_rv = |at: u64| watch(&shared, request(&format!("watch=1&resourceVersion={at}")));
+    let some_time = 1 << 30;
+    shared.update(|c| c.advance(rv(some_time)));
+    let (mut resumed, mut ahead) = (at_rv(some_time), at_rv(some_time + 100));
+    assert!(is_silent(&mut resumed).await && is_silent(&mut ahead).await);
+    shared.update(|c| c.apply(EventType::Modified, service("n", some_time + 50, "x")));
+    assert_eq!(next(&mut resumed).await, format!("MODIFIED n@{}", some_time + 50));
+    assert!(is_silent(&mut ahead).await, "another copy has shown it this change");
+    shared.update(|c| c.apply(EventType::Modified, service("a", some_time + 101, "x")));
+    assert_eq!(next(&mut ahead).await, format!("MODIFIED a@{}", some_time + 101));
+    assert_eq!(next(&mut at_rv(top)).await, "ERROR 410", "its state never existed");
 }
 
 /// Below the log's reach a reader receives the last state of each key as one step. So a replica that is cut in the

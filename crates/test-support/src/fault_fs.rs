@@ -1,6 +1,6 @@
 //! A file system in front of another folder that stalls, fills up or answers EIO on request: a disk that hangs, is full
-//! or fails, and is repaired. The kernel talks FUSE; `wire` parses requests and answers them, `behind` is the folder. It
-//! can record all changes: [`power`] has what a kill or a power cut after each of them leaves.
+//! or fails, and is repaired. The kernel talks FUSE; `wire` parses requests and answers them, `behind` is the folder.
+//! It can record all changes: [`power`] has what a kill or a power cut after each of them leaves.
 //!
 //! It supports the operations our programs use: files and folders, no links, no attributes but the initial ones.
 
@@ -69,8 +69,8 @@ impl FaultFs {
         }))
     }
 
-    /// Mounts it for a test as [`Self::mount`] does. `None`, with a note in the test's output, if that is not permitted: the
-    /// test ends early then.
+    /// Mounts it for a test as [`Self::mount`] does. `None`, with a note in the test's output, if that is not
+    /// permitted: the test ends early then.
     ///
     /// # Panics
     /// When no thread can be started.

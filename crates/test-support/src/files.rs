@@ -53,8 +53,8 @@ pub fn hang(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
 }
 
-/// Runs `start` on a runtime with one thread, whose time passes at once while it is idle. When one of its tasks reads the
-/// pipe at `path` ([`hang`]), other tasks must run. The pipe is removed.
+/// Runs `start` on a runtime with one thread, whose time passes at once while it is idle. When one of its tasks reads
+/// the pipe at `path` ([`hang`]), other tasks must run. The pipe is removed.
 ///
 /// # Panics
 /// When the read holds the thread.

@@ -26,7 +26,8 @@ const BUILT_IN: [&str; 8] = [
 ];
 /// Maximum number of unusable entries that are kept with their reasons; the others are counted.
 const PROBLEMS_MAX: usize = 100;
-/// Tools of people. Their selections are seldom read again; `*` does not include them, and their own names do not either.
+/// Tools of people. Their selections are seldom read again; `*` does not include them, and their own names do not
+/// either.
 const NEVER: [&str; 5] = ["kubectl", "k9s", "helm", "curl", "wget"];
 
 /// The cacheable components.
@@ -41,8 +42,8 @@ pub struct Components {
 // === impl Components ===
 
 impl Components {
-    /// Reads the value of [`CONFIG_KEY`]; `None` and an empty text add nothing. Entries that are not usable cost no other
-    /// entry.
+    /// Reads the value of [`CONFIG_KEY`]; `None` and an empty text add nothing. Entries that are not usable cost no
+    /// other entry.
     #[must_use]
     pub fn parse(text: Option<&str>) -> Self {
         let (mut read, mut more) = (Self::default(), 0_usize);

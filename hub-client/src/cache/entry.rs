@@ -8,6 +8,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use yurt_collection::Limits;
 use yurt_storage::Replica;
 
@@ -16,6 +17,9 @@ use super::key::Key;
 /// Maximum time for which a selection without a stream is served while the cloud answers others. Its loss is noticed in
 /// less.
 const LOST_MAX: Duration = Duration::from_secs(30);
+
+/// Maximum characters of the cloud's message that are kept of a refusal.
+const DENIAL_CHARS_MAX: usize = 1024;
 
 /// Credential of a caller, for reading at the cloud.
 #[derive(Clone, PartialEq, Eq)]
@@ -35,7 +39,9 @@ pub enum StreamState {
     Live,
     /// The stream ended, the connection to the cloud failed, or the cloud asked to come back later.
     Lost,
-    /// The cloud or this hub refused: the credential, the resource, or the size.
+    /// The cloud forbids the data (403) or does not have the resource (404).
+    Denied,
+    /// The cloud or this hub refused for another reason: an unknown credential, the size, the disk.
     Refused,
 }
 
@@ -48,6 +54,10 @@ pub struct Entry {
     /// True until a request has waited for the selection in vain: later ones do not wait.
     is_awaited: AtomicBool,
     readers: watch::Sender<Readers>,
+    /// The credential that the cloud forbade the data last, and the message.
+    denial: watch::Sender<Option<(Reader, String)>>,
+    /// Ends the open watches of this node's clients.
+    watches: Mutex<CancellationToken>,
     used: Mutex<Instant>,
     /// True if it is filled with the node's rights alone; else with those of any reader.
     is_of_node: bool,
@@ -67,6 +77,16 @@ enum CredentialResult {
     Refused,
 }
 
+// === impl StreamState ===
+
+impl StreamState {
+    /// True if the cloud or this hub refused.
+    #[must_use]
+    pub fn is_refused(self) -> bool {
+        matches!(self, Self::Denied | Self::Refused)
+    }
+}
+
 // === impl Entry ===
 
 impl Entry {
@@ -78,6 +98,8 @@ impl Entry {
             state: watch::Sender::new((StreamState::Starting, None)),
             is_awaited: AtomicBool::new(true),
             readers: watch::Sender::default(),
+            denial: watch::Sender::default(),
+            watches: Mutex::default(),
             used: Mutex::new(Instant::now()),
             is_of_node,
         }
@@ -124,12 +146,12 @@ impl Entry {
         match state {
             StreamState::Live => true,
             StreamState::Lost => lost.is_some_and(|lost| lost.elapsed() < LOST_MAX),
-            StreamState::Starting | StreamState::Refused => false,
+            StreamState::Starting | StreamState::Denied | StreamState::Refused => false,
         }
     }
 
-    /// Waits until the first attempt to follow the selection has ended, and readers may see its data if it succeeded. For
-    /// `max` at most, and not at all once a wait took that long.
+    /// Waits until the first attempt to follow the selection has ended, and readers may see its data if it succeeded.
+    /// For `max` at most, and not at all once a wait took that long.
     pub async fn settled(&self, max: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {
             return;
@@ -181,6 +203,26 @@ impl Entry {
         });
     }
 
+    /// As [`Self::accept`], for a read that only this selection can answer: no answer of the cloud to it will show that
+    /// a refused credential works again. So another attempt has to; the pauses of the stream bound the attempts.
+    pub fn retry(&self, reader: &Reader) {
+        let is_of_node = self.is_of_node;
+        self.readers.send_if_modified(|readers| {
+            // Its stream has the node's rights, whichever credential the reader has.
+            let is_refused = is_of_node && readers.node == Some(CredentialResult::Refused);
+            readers.node = readers.node.filter(|_| !is_refused);
+            is_refused
+        });
+        self.accept(reader, true);
+    }
+
+    /// Lets its stream begin, or begin again, with the node's rights if it is the node's: a pod may need it.
+    pub(super) fn follow_for_pods(&self) {
+        if self.is_of_node {
+            self.retry(&Reader::Node);
+        }
+    }
+
     /// Records that the cloud refused `reader` for this selection.
     pub(super) fn refuse(&self, reader: &Reader) {
         self.readers.send_modify(|readers| match (reader, &mut readers.token) {
@@ -191,8 +233,45 @@ impl Entry {
         });
     }
 
-    /// Waits for a reader, and for a credential that may fill the selection and that the cloud did not refuse: the node's
-    /// own, or the newest token.
+    /// Records the cloud's message of a 403 to `reader`.
+    pub(super) fn note_denial(&self, reader: &Reader, why: &str) {
+        let why = why.chars().take(DENIAL_CHARS_MAX).collect();
+        self.denial.send_replace(Some((reader.clone(), why)));
+    }
+
+    /// Shows refusals with 403 that come later.
+    #[must_use]
+    pub fn denials(&self) -> watch::Receiver<Option<(Reader, String)>> {
+        self.denial.subscribe()
+    }
+
+    /// The cloud's message if it forbids the data now, and refused the credential of this reader last.
+    #[must_use]
+    pub fn denied(&self, reader: Option<&Reader>) -> Option<String> {
+        let denial = self.denial.borrow();
+        let (refused, message) = denial.as_ref().filter(|_| self.state() == StreamState::Denied)?;
+        (Some(refused) == reader).then(|| message.clone())
+    }
+
+    /// As [`Self::live`], or until one of `denials` concerns `reader`.
+    pub async fn live_or_denied(
+        &self,
+        reader: Option<&Reader>,
+        mut denials: watch::Receiver<Option<(Reader, String)>>,
+    ) {
+        let is_of_reader = |denial: &Option<(Reader, String)>| denial.as_ref().map(|(refused, _)| refused) == reader;
+        let denied = async {
+            // The sender is in `self`.
+            while denials.changed().await.is_ok() && !is_of_reader(&denials.borrow()) {}
+        };
+        tokio::select! {
+            () = self.live() => {}
+            () = denied => {}
+        }
+    }
+
+    /// Waits for a reader, and for a credential that may fill the selection and that the cloud did not refuse: the
+    /// node's own, or the newest token.
     pub(super) async fn reader(&self) -> Reader {
         let mut readers = self.readers.subscribe();
         loop {
@@ -204,8 +283,28 @@ impl Entry {
         }
     }
 
+    /// Cancelled when the stream is refused: the watches that are open then would stay silent. Those that are opened
+    /// later need another one.
+    #[must_use]
+    pub fn refusal(&self) -> CancellationToken {
+        self.watches.lock().clone()
+    }
+
+    /// Ends the open watches. Their clients watch again, each with its own credential.
+    pub(super) fn end_watches(&self) {
+        std::mem::take(&mut *self.watches.lock()).cancel();
+    }
+
+    /// Records a read now. One of data that the cloud denies is no use: it would keep them for readers without the
+    /// cloud.
+    pub(super) fn note_read(&self) {
+        if self.state() != StreamState::Denied {
+            self.touch();
+        }
+    }
+
     /// Records a use now.
-    pub fn touch(&self) {
+    pub(super) fn touch(&self) {
         *self.used.lock() = Instant::now();
     }
 
@@ -313,6 +412,53 @@ mod tests {
         entry.accept(&token("Bearer b"), false);
         entry.refuse(&token("Bearer a"));
         assert!(now(&entry) == Some(token("Bearer b")), "the older one was refused");
+    }
+
+    #[test]
+    fn read_that_only_the_selection_answers_has_a_refused_credential_tried_again() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        for reader in [token("Bearer a"), Reader::Node] {
+            entry.accept(&reader, false);
+            entry.refuse(&reader);
+            entry.refuse(&token("Bearer a"));
+            assert!(now(&entry).is_none());
+            entry.retry(&reader);
+            assert!(now(&entry) == Some(reader));
+        }
+        let Entry { key, replica, .. } = entry;
+        let entry = Entry::new(key, replica, true);
+        entry.accept(&Reader::Node, false);
+        entry.refuse(&Reader::Node);
+        entry.retry(&token("Bearer a"));
+        assert!(now(&entry) == Some(Reader::Node), "no token fills it");
+    }
+
+    #[test]
+    fn refusal_ends_the_watches_that_are_open_and_no_later_one() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        let open = entry.refusal();
+        entry.end_watches();
+        assert!(open.is_cancelled() && !entry.refusal().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_waits_for_its_own_next_refusal_and_sees_no_other() {
+        let folder = TestDir::new();
+        let entry = entry(&folder);
+        let (node, other) = (Some(&Reader::Node), token("Bearer a"));
+        let denials = entry.denials();
+        entry.note_denial(&Reader::Node, &"é".repeat(DENIAL_CHARS_MAX + 1));
+        assert!(entry.denied(node).is_none(), "it may be of an earlier attempt");
+        entry.set_state(StreamState::Denied);
+        assert_eq!(entry.denied(node), Some("é".repeat(DENIAL_CHARS_MAX)));
+        assert!(entry.denied(Some(&other)).is_none() && entry.denied(None).is_none());
+        let decided = |reader, denials| entry.live_or_denied(reader, denials).now_or_never().is_some();
+        assert!(decided(node, denials.clone()), "it came after the request");
+        assert!(!decided(Some(&other), denials) && !decided(node, entry.denials()));
+        entry.set_state(StreamState::Live);
+        assert!(decided(node, entry.denials()) && entry.denied(node).is_none());
     }
 
     #[tokio::test(start_paused = true)]

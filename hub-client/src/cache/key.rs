@@ -10,13 +10,12 @@ use yurt_apimachinery::{FieldSelector, GroupVersionResource, LabelSelector, Requ
 use yurt_pool_protocol::pool_scope::SharedResource;
 
 use crate::replicas::listing::escaped;
+use crate::replicas::{OF_TOKENS, is_of_tokens};
 
 /// Maximum length of a replica's name, bytes. Longer selections are not cached.
 pub const NAME_MAX: usize = 1024;
 /// Separates the selection from the names of its kind; selections have it escaped.
 const KIND: char = '#';
-/// Last part of the name of a selection that is filled with the rights of callers with tokens.
-const OF_TOKENS: &str = "#tokens";
 /// Field with the node of a pod.
 const NODE_NAME: &str = "spec.nodeName";
 /// Groups whose resources are answers rather than state.
@@ -104,6 +103,21 @@ impl Key {
         }
     }
 
+    /// The Node of this name, as its kubelet lists it.
+    #[must_use]
+    pub fn node(name: &str) -> Self {
+        Self {
+            gvr: GroupVersionResource {
+                version: "v1".to_owned(),
+                resource: "nodes".to_owned(),
+                ..GroupVersionResource::default()
+            },
+            namespace: None,
+            labels: LabelSelector::default(),
+            fields: FieldSelector::equal("metadata.name", name),
+        }
+    }
+
     /// Path of its list, escaped.
     #[must_use]
     pub fn path(&self) -> String {
@@ -156,8 +170,8 @@ impl Key {
         find_kind(&self.gvr.group, &self.gvr.resource).filter(|kind| kind.version == self.gvr.version)
     }
 
-    /// Name of its replica; `about` describes a kind that is not built in. A replica that `is_of_node` is filled with the
-    /// node's rights, any other one with those of tokens. `None` if the name would be too long.
+    /// Name of its replica; `about` describes a kind that is not built in. A replica that `is_of_node` is filled with
+    /// the node's rights, any other one with those of tokens. `None` if the name would be too long.
     #[must_use]
     pub fn name(&self, about: Option<&SharedResource>, is_of_node: bool) -> Option<String> {
         let mut name = self.text();
@@ -177,7 +191,7 @@ impl Key {
     /// True if the replica of this name is filled with the node's rights.
     #[must_use]
     pub fn is_of_node(name: &str) -> bool {
-        !name.ends_with(OF_TOKENS)
+        !is_of_tokens(name)
     }
 
     /// Reads a name; `None` for a text that names nothing.
@@ -224,18 +238,30 @@ impl Key {
     pub fn pod_reference(&self) -> Option<(&str, &str)> {
         let is_referable = self.gvr.group.is_empty() && matches!(self.gvr.resource.as_str(), "secrets" | "configmaps");
         let is_single = self.labels.is_everything() && self.fields.requirements().len() == 1;
-        let name = self.fields.requires("metadata.name")?;
+        let name = self.object_name()?;
         let namespace = self.namespace.as_deref()?;
         (is_referable && is_single).then_some((namespace, name))
+    }
+
+    /// Name of its objects, if it selects one.
+    #[must_use]
+    pub fn object_name(&self) -> Option<&str> {
+        self.fields.requires("metadata.name")
+    }
+
+    /// True if objects of this resource in `namespace` may be in the selection.
+    #[must_use]
+    pub fn reaches(&self, gvr: &GroupVersionResource, namespace: Option<&str>) -> bool {
+        self.gvr == *gvr && self.namespace.as_deref().is_none_or(|of| Some(of) == namespace)
     }
 
     /// Returns what it says about the object `name` of this resource in `namespace`.
     #[must_use]
     pub fn cover(&self, gvr: &GroupVersionResource, namespace: Option<&str>, name: &str) -> Cover {
-        if self.gvr != *gvr || self.namespace.as_deref().is_some_and(|of| Some(of) != namespace) {
+        if !self.reaches(gvr, namespace) {
             return Cover::No;
         }
-        match self.fields.requires("metadata.name") {
+        match self.object_name() {
             Some(required) if required != name => Cover::No,
             _ if !self.labels.is_everything() => Cover::IfHeld,
             None if self.fields.is_everything() => Cover::Whole,

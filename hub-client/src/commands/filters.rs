@@ -16,7 +16,7 @@ use crate::config::{FilterFlags, FilterSettings, WorkingMode};
 use crate::filter::binding::entry::Verbs;
 use crate::filter::binding::{Binding, Row, Table};
 use crate::filter::explain::explain;
-use crate::filter::{FILTERS, FilterContext, HubAddress, LocalPods, Members, NodePool, Pool, ServiceLookup};
+use crate::filter::{FILTERS, FilterContext, HubAddress, LocalPods, Members, NodePool, PodTrust, Pool, ServiceLookup};
 use crate::hub_config;
 
 /// Maximum size of a file that is read, bytes.
@@ -135,7 +135,7 @@ impl ExplainFlags {
     fn run(&self) -> Result<String, String> {
         let (table, settings) = self.list.table()?;
         let kind = kind_of(&self.resource)?;
-        let object = Object::from_value(read(&self.object)?, kind)
+        let object = object_of(kind, read(&self.object)?)
             .map_err(|error| format!("--object: {}: {error}", self.object.display()))?;
         let services = Services::read(self.service.as_deref())?;
         let names: Option<BTreeSet<String>> = self.members.as_ref().map(|names| names.iter().cloned().collect());
@@ -151,6 +151,7 @@ impl ExplainFlags {
                 host: self.hub_host,
                 secure_port: self.hub_port,
             },
+            trust: PodTrust::Given,
             node_name: &self.node,
             pool,
             services: &services,
@@ -226,6 +227,15 @@ fn kind_of(resource: &str) -> Result<&'static ResourceKind, String> {
     found.ok_or_else(|| {
         format!("--resource: {resource:?} is not a built-in resource; write its plural, such as services")
     })
+}
+
+/// Returns the object of a document, which may omit its apiVersion.
+fn object_of(kind: &ResourceKind, document: Value) -> Result<Object, String> {
+    let expected = kind.api_version();
+    if let Some(given) = document.get("apiVersion").filter(|given| **given != *expected) {
+        return Err(format!("its apiVersion is {given}; the filters handle {expected:?}"));
+    }
+    Object::from_value(document, kind).map_err(|error| error.to_string())
 }
 
 fn read(path: &Path) -> Result<Value, String> {
@@ -351,6 +361,17 @@ mod tests {
         assert!(
             text.contains("1. servicetopology (bound by ConfigMap): dropped"),
             "{text}"
+        );
+        let beta = folder.write(
+            "beta.yaml",
+            "apiVersion: discovery.k8s.io/v1beta1\nmetadata: {namespace: shop, name: web-1}\n",
+        );
+        let beta = format!("--object={}", beta.display());
+        let of_beta = ["explain", "--component=kube-proxy", "--resource=endpointslices", &beta];
+        let refused = run(&of_beta).unwrap_err();
+        assert!(
+            refused.starts_with("--object: ") && refused.contains("\"discovery.k8s.io/v1beta1\""),
+            "{refused}"
         );
         let wrong = ["explain", "--component=a", "--resource=nosuch", &object];
         assert!(run(&wrong).is_err_and(|why| why.contains("--resource")));

@@ -11,16 +11,17 @@ use crate::filter::context::{DiscardCloudService, FilterOptions};
 /// The flags as given on the command line.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FilterFlags {
-    /// Filter what local components read, as yurthub filters list shows. If false, they see all objects as the cloud has them.
+    /// Filter what local components read, as yurthub filters list shows. If false, they see all objects as the cloud
+    /// has them.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_resource_filter: bool,
-    /// Names of filters that do not run on this node, separated by commas; * alone disables all. ConfigMap yurt-hub-cfg cannot enable
-    /// them.
+    /// Names of filters that do not run on this node, separated by commas; * alone disables all. ConfigMap yurt-hub-cfg
+    /// cannot enable them.
     #[arg(long, value_delimiter = ',', default_value = "", hide_default_value = true)]
     disabled_resource_filters: Vec<String>,
-    /// LoadBalancer Services that filter discardcloudservice hides. opt-out: all but those with annotation openyurt.io/skip-discard=true.
-    /// opt-in: only those with annotation svc.openyurt.io/discard=true.
+    /// LoadBalancer Services that filter discardcloudservice hides. opt-out: all but those with annotation
+    /// openyurt.io/skip-discard=true. opt-in: only those with annotation svc.openyurt.io/discard=true.
     #[arg(long, value_enum, default_value = "opt-out")]
     discard_cloud_service: Discard,
 }

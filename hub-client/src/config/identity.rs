@@ -10,29 +10,29 @@ use super::{FlagError, bad};
 /// The flags as given on the command line.
 #[derive(Clone, Debug, Args)]
 pub(super) struct IdentityFlags {
-    /// Components (first part of the User-Agent) that act as the node: their requests without credentials, from this node's
-    /// own network namespace, use the node's identity.
+    /// Components (first part of the User-Agent) that act as the node: their requests without credentials, from this
+    /// node's own network namespace, use the node's identity.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "kubelet,kube-proxy,coredns,flanneld,yurthub,raven-agent-ds"
     )]
     node_identity_components: Vec<String>,
-    /// Uids whose processes may use the node's identity, separated by commas; the kernel reports the uid of a connection.
-    /// Add the uid of a component that does not run as root. "any" trusts every process in the node's network namespace, as
-    /// upstream's YurtHub does.
+    /// Uids whose processes may use the node's identity, separated by commas; the kernel reports the uid of a
+    /// connection. Add the uid of a component that does not run as root. "any" trusts every process in the node's
+    /// network namespace, as upstream's YurtHub does.
     #[arg(long, default_value = "0")]
     node_identity_uids: String,
-    /// Proof that a request may use the node's identity. socket: component, network namespace and uid. token: these, and the
-    /// bearer token in kubelet.token under --root-dir, which the hub creates at its first start, or at the HTTPS port the
-    /// client certificate of this node. To use token, first name that file as tokenFile in the kubeconfigs of kubelet and
-    /// kube-proxy. It excludes root processes that forward other
-    /// clients' requests, as kubectl port-forward to a hostNetwork pod does.
+    /// Proof that a request may use the node's identity. socket: component, network namespace and uid. token: these,
+    /// and the bearer token in kubelet.token under --root-dir, which the hub creates at its first start, or at the
+    /// HTTPS port the client certificate of this node. To use token, first name that file as tokenFile in the
+    /// kubeconfigs of kubelet and kube-proxy. It excludes root processes that forward other clients' requests, as
+    /// kubectl port-forward to a hostNetwork pod does.
     #[arg(long, value_enum, default_value = "socket")]
     node_identity: Proof,
     /// Additional names, separated by commas, by which this node's components address the hub. A request that uses the
-    /// node's identity for another Host gets 421, because a web page may have mapped its own name to this address. Loopback,
-    /// the node's name and the addresses of the hub are always accepted.
+    /// node's identity for another Host gets 421, because a web page may have mapped its own name to this address.
+    /// Loopback, the node's name and the addresses of the hub are always accepted.
     #[arg(long, value_delimiter = ',', default_value = "", hide_default_value = true)]
     node_identity_hosts: Vec<String>,
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args, ValueEnum};
-use yurt_runtime::flags::{GoDuration, parse_go_bool};
+use yurt_runtime::flags::{GoDuration, Optional, parse_go_bool};
 
 use super::join::{CLIENT_SIGNER, Join, JoinToken, KUBELET_SIGNER, OWN_KUBECONFIG, Trust};
 use super::{FlagError, bad};
@@ -21,13 +21,13 @@ pub(super) struct JoiningFlags {
     /// kubeletcertificate].
     #[arg(long, value_enum)]
     bootstrap_mode: Option<Mode>,
-    /// Bootstrap token (kubeadm token create) to request the first certificate with, or another one after its end. Remove
-    /// it once the node has joined. Needs --discovery-token-ca-cert-hash.
+    /// Bootstrap token (kubeadm token create) to request the first certificate with, or another one after its end.
+    /// Remove it once the node has joined. Needs --discovery-token-ca-cert-hash.
     #[arg(long, default_value = "", hide_default_value = true)]
     join_token: String,
     /// Kubeconfig with the cluster's CA and a token or certificate, used like --join-token.
-    #[arg(long)]
-    bootstrap_file: Option<PathBuf>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    bootstrap_file: Optional<PathBuf>,
     /// Hashes of the public key of the cluster's CA, sha256:HEX, separated by commas. `kubeadm token create
     /// --print-join-command` prints it.
     #[arg(long, value_delimiter = ',')]
@@ -43,8 +43,8 @@ pub(super) struct JoiningFlags {
     /// Organizations of the certificate in addition to openyurt:yurthub and system:nodes, separated by commas.
     #[arg(long, value_delimiter = ',')]
     hub_cert_organizations: Vec<String>,
-    /// Signer of the certificate. yurt-manager approves requests for kube-apiserver-client; kube-controller-manager those
-    /// for kube-apiserver-client-kubelet, in clusters without yurt-manager.
+    /// Signer of the certificate. yurt-manager approves requests for kube-apiserver-client; kube-controller-manager
+    /// those for kube-apiserver-client-kubelet, in clusters without yurt-manager.
     #[arg(long, value_parser = [CLIENT_SIGNER, KUBELET_SIGNER], default_value = CLIENT_SIGNER)]
     hub_cert_signer: String,
     /// Kubeconfig with the cluster's CA and the node's client certificate, in mode kubeletcertificate
@@ -71,7 +71,7 @@ impl JoiningFlags {
     /// # Errors
     /// [`FlagError`] names the flag, and the one that it contradicts.
     pub(super) fn check(self, root: &Path) -> Result<(PathBuf, Option<Join>), FlagError> {
-        let credential = match (self.join_token.is_empty(), &self.bootstrap_file) {
+        let credential = match (self.join_token.is_empty(), &self.bootstrap_file.0) {
             (false, Some(_)) => {
                 return Err(bad("join-token", "contradicts --bootstrap-file; give one of them"));
             }
@@ -161,7 +161,7 @@ impl JoiningFlags {
         }
         Ok(Join {
             token,
-            file: self.bootstrap_file,
+            file: self.bootstrap_file.0,
             trust,
             discovery: self.discovery_timeout.into(),
             signer: self.hub_cert_signer,

@@ -8,10 +8,21 @@ use super::{Config, Flags};
 const UNIT: &str = include_str!("../../../manifests/systemd/yurthub.service");
 const SOCKET: &str = include_str!("../../../manifests/systemd/yurthub.socket");
 const STATIC_POD: &str = include_str!("../../../manifests/static-pod/yurthub.yaml");
+const RBAC: &str = include_str!("../../../manifests/pool-rbac.yaml");
 const POD_KUBECONFIG: &str = include_str!("../../../manifests/static-pod/kubelet-to-hub.conf");
 
 /// Memory of the static pod's hub beside its two copies, bytes.
 const BASE_BYTES: usize = 32 << 20;
+
+/// Roles and bindings of OpenYurt's charts that concern nodes and hubs.
+const OF_OPENYURT: [&str; 6] = [
+    "bootstrap-static-pod",
+    "yurt-hub",
+    "yurt-hub-bootstrap",
+    "yurt-hub-yurt-static-set-role",
+    "yurt-manager-role",
+    "yurt-manager-rolebinding",
+];
 
 fn check(args: &[String]) -> Config {
     let program = std::iter::once("yurthub".to_owned());
@@ -103,5 +114,24 @@ fn kubelet_of_the_static_pod_needs_no_file_of_the_hub() {
     assert!(
         STATIC_POD.contains("static-pod/kubelet-to-hub.conf"),
         "the pod's header names it"
+    );
+}
+
+/// Both run in a cluster while its nodes are upgraded one after another, and each is removed without the other.
+#[test]
+fn roles_and_bindings_have_other_names_than_those_of_openyurt() {
+    let objects = RBAC.split("\n---\n").skip(1).map(|object| {
+        let object: Value = serde_saphyr::from_str(object).unwrap();
+        object
+    });
+    let is_rbac = |object: &Value| object["apiVersion"] == "rbac.authorization.k8s.io/v1";
+    let names: Vec<String> = objects
+        .filter(is_rbac)
+        .map(|object| object["metadata"]["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(names.len() >= 8, "{names:?}");
+    assert!(
+        names.iter().all(|name| !OF_OPENYURT.contains(&name.as_str())),
+        "{names:?}"
     );
 }

@@ -15,7 +15,7 @@ enum Form {
 }
 
 /// The flags, in the order of their names: those of OpenYurt, and of the log library that it links.
-const FLAGS: [(&str, Form); 25] = [
+const FLAGS: [(&str, Form); 29] = [
     ("access-server-through-hub", Form::Bool),
     ("add_dir_header", Form::Bool),
     ("alsologtostderr", Form::Bool),
@@ -29,13 +29,17 @@ const FLAGS: [(&str, Form); 25] = [
     ("heartbeat-healthy-threshold", Form::Text),
     ("heartbeat-interval-seconds", Form::Text),
     ("heartbeat-timeout-seconds", Form::Text),
+    ("host-control-plane-address", Form::Text),
     ("kubelet-health-grace-period", Form::Text),
     ("log_backtrace_at", Form::Text),
     ("log_dir", Form::Text),
     ("log_file", Form::Text),
     ("log_file_max_size", Form::Text),
     ("logtostderr", Form::Bool),
+    ("multiplexer-port", Form::Text),
+    ("node-ip", Form::Text),
     ("one_output", Form::Bool),
+    ("pool-scope-resources", Form::Text),
     ("profiling", Form::Bool),
     ("skip_headers", Form::Bool),
     ("skip_log_headers", Form::Bool),
@@ -95,8 +99,8 @@ mod tests {
         flags.check().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Flags of OpenYurt 1.4.4 with its defaults, and with the values that it needs for a node that joins.
-    const OPENYURT: [&str; 49] = [
+    /// Flags of OpenYurt 1.4.4 to 1.7.0 with their defaults, and with the values that it needs for a node that joins.
+    const OPENYURT: [&str; 53] = [
         "--bind-address=127.0.0.1",
         "--serve-port=10267",
         "--bind-proxy-address=127.0.0.1",
@@ -146,6 +150,10 @@ mod tests {
         "--v=2",
         "--logtostderr",
         "--enable-pool-service-topology",
+        "--host-control-plane-address=",
+        "--multiplexer-port=10269",
+        "--node-ip=192.0.2.7",
+        "--pool-scope-resources=/v1/services,discovery.k8s.io/v1/endpointslices",
     ];
 
     #[test]
@@ -163,8 +171,12 @@ mod tests {
             "heartbeat-healthy-threshold",
             "heartbeat-interval-seconds",
             "heartbeat-timeout-seconds",
+            "host-control-plane-address",
             "kubelet-health-grace-period",
             "logtostderr",
+            "multiplexer-port",
+            "node-ip",
+            "pool-scope-resources",
             "profiling",
         ];
         assert_eq!(config.without_effect, without_effect);
@@ -174,6 +186,40 @@ mod tests {
         );
         let help = Flags::command().render_long_help().to_string();
         assert!(without_effect.iter().all(|flag| !help.contains(flag)), "{help}");
+    }
+
+    #[test]
+    fn empty_value_of_a_flag_of_openyurt_counts_as_not_given() {
+        let empty = [
+            "--bootstrap-file=",
+            "--coordinator-server-addr=",
+            "--disabled-resource-filters=",
+            "--discovery-token-ca-cert-hash=",
+            "--dummy-if-ip=",
+            "--hub-cert-organizations=",
+            "--join-token=",
+            "--nodepool-name=",
+        ];
+        for given in [&[][..], &["--enable-coordinator", "--nodepool-name=shore"]] {
+            let base = ["--node-name=n1", "--server-addr=https://10.0.0.1:6443"];
+            let without = [&base, given].concat();
+            let with = [&base, &empty[..], given].concat();
+            assert_eq!(
+                format!("{:?}", check(&with)),
+                format!("{:?}", check(&without)),
+                "{given:?}"
+            );
+        }
+        let without_effect = check(&[
+            "--node-name=n1",
+            "--server-addr=https://10.0.0.1:6443",
+            "--coordinator-storage-addr=",
+            "--coordinator-storage-prefix=",
+            "--host-control-plane-address=",
+            "--node-ip=",
+            "--pool-scope-resources=",
+        ]);
+        assert_eq!(without_effect.without_effect.len(), 5);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Binds filters to requests by component, resource and verb. A service account that an entry names is bound like a
 //! component.
 //!
-//! The [`Table`] consists of the filters' own defaults and of the entries of ConfigMap `yurt-hub-cfg` ([`entry`]). A key
-//! is the name of a filter, an older name, or `filter_` with either. Each entry is applied, or it is a [`Fault`].
+//! The [`Table`] consists of the filters' own defaults and of the entries of ConfigMap `yurt-hub-cfg` ([`entry`]). A
+//! key is the name of a filter, an older name, or `filter_` with either. Each entry is applied, or it is a [`Fault`].
 
 pub mod entry;
 
@@ -118,9 +118,14 @@ impl Table {
     /// Creates the table without a ConfigMap.
     #[must_use]
     pub fn new(registrations: &'static [Registration], switches: &Switches) -> Self {
+        let find = |name| registrations.iter().find(|one| one.is_named(name));
+        let why_off = |one: &Registration| {
+            let required = one.requires.and_then(find);
+            switches.why_off(one).or_else(|| switches.why_off(required?))
+        };
         let row = |registration: &'static Registration| Row {
             registration,
-            off: switches.why_off(registration),
+            off: why_off(registration),
             bound: registration.defaults(),
             counts: Arc::default(),
         };
@@ -171,6 +176,7 @@ impl Table {
                 table.fault(key, entry, reason);
             }
         }
+        table.unbind_without_required();
         let bound = table.rows.iter().flat_map(|row| row.bound.keys());
         let accounts = bound.filter(|name| name.starts_with(ACCOUNT_PREFIX));
         table.accounts = accounts.cloned().collect();
@@ -206,8 +212,9 @@ impl Table {
         Chain::counted(counted.collect())
     }
 
-    /// Returns the component and the resource of each request whose filters differ between the tables. A service account
-    /// that only one of them binds is returned with all resources: its callers are known by another name in the other.
+    /// Returns the component and the resource of each request whose filters differ between the tables. A service
+    /// account that only one of them binds is returned with all resources: its callers are known by another name in the
+    /// other.
     #[must_use]
     pub fn changes(&self, other: &Table) -> BTreeSet<(String, GroupResource)> {
         let rows = || self.rows.iter().chain(&other.rows);
@@ -247,6 +254,34 @@ impl Table {
     #[must_use]
     pub fn fault_count(&self) -> usize {
         self.faults.len() + self.more_faults
+    }
+
+    /// Removes the bindings of components that the required filter is not bound to, for lists and watches. An entry
+    /// that binds one is a fault.
+    fn unbind_without_required(&mut self) {
+        for place in 0..self.rows.len() {
+            let registration = self.rows[place].registration;
+            let Some(required) = registration.requires else {
+                continue;
+            };
+            let is_whole = |binding: &Binding| binding.verbs.iter().all(|verbs| verbs.list && verbs.watch);
+            let required_rows = self.rows.iter().filter(|row| row.registration.is_named(required));
+            let bound = required_rows.flat_map(|row| &row.bound);
+            let served: BTreeSet<String> = bound
+                .filter(|(_, binding)| is_whole(binding))
+                .map(|(component, _)| component.clone())
+                .collect();
+            let (kept, removed): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.rows[place].bound)
+                .into_iter()
+                .partition(|(component, _)| served.contains(component));
+            self.rows[place].bound = kept;
+            for (component, binding) in removed {
+                if binding.origin == Origin::ConfigMap {
+                    let reason = format!("bind {required} to the same component, too");
+                    self.fault(registration.filter.name(), &component, reason);
+                }
+            }
+        }
     }
 
     fn fault(&mut self, key: &str, entry: &str, reason: String) {

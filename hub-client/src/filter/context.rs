@@ -10,6 +10,8 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 pub struct FilterContext<'a> {
     /// Address of the hub for clients on this node.
     pub hub: HubAddress,
+    /// Trust of pods in the certificate at that address.
+    pub trust: PodTrust,
     /// Name of the Node this hub runs on.
     pub node_name: &'a str,
     /// Pool of this node.
@@ -29,6 +31,18 @@ pub struct HubAddress {
     pub host: IpAddr,
     /// Port of the TLS listener.
     pub secure_port: u16,
+}
+
+/// Trust of pods in the hub's certificate for them. Once given it stays, also after the end of the certificate: the
+/// environment of a running container cannot follow, and some kubelets restart containers whose environment changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodTrust {
+    /// The node is new, and its first certificate may be issued soon.
+    Awaited,
+    /// The hub has no certificate that they trust.
+    Missing,
+    /// They trust it.
+    Given,
 }
 
 /// Choices of the administrator; fixed for the life of the process.
@@ -66,7 +80,7 @@ pub struct NodePool<'a> {
     pub name: &'a str,
     /// Nodes in the pool.
     pub members: Members<'a>,
-    /// `spec.hostNetwork` of the NodePool; `None` if it is not known or the NodePool does not exist.
+    /// `spec.hostNetwork` of the NodePool; the last known one if that is gone. `None` if it is not known.
     pub host_network: Option<bool>,
 }
 
@@ -113,6 +127,17 @@ pub struct Inputs {
     pub host_network: bool,
     /// [`FilterContext::local_pods`], for each object those whose uid it names.
     pub local_pods: bool,
+    /// [`FilterContext::trust`], which is given once.
+    pub trust: bool,
+}
+
+// === impl FilterContext ===
+
+impl FilterContext<'_> {
+    /// True if pods can connect to the hub, and trust its certificate.
+    pub(crate) fn is_for_pods(&self) -> bool {
+        self.hub.is_for_pods() && self.trust == PodTrust::Given
+    }
 }
 
 // === impl HubAddress ===
@@ -144,6 +169,12 @@ impl Inputs {
         members: false,
         host_network: false,
         local_pods: false,
+        trust: false,
+    };
+    /// The verdict leads pods to the hub.
+    pub(super) const TRUST: Self = Inputs {
+        trust: true,
+        ..Self::NONE
     };
 
     /// Inputs of either.
@@ -154,6 +185,7 @@ impl Inputs {
             members: self.members || other.members,
             host_network: self.host_network || other.host_network,
             local_pods: self.local_pods || other.local_pods,
+            trust: self.trust || other.trust,
         }
     }
 }

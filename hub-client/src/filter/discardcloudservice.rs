@@ -1,8 +1,9 @@
 //! `discardcloudservice`: kube-proxy does not see Services of type LoadBalancer, whose addresses are the cloud's.
 //!
-//! With IPVS it would send their traffic to Pods that this node cannot reach. Annotation `openyurt.io/skip-discard:
-//! "true"` exempts a Service; with [`DiscardCloudService::OptIn`], `svc.openyurt.io/discard: "true"` selects it instead.
-//! Service `kube-system/x-tunnel-server-internal-svc` is dropped always. Endpoints of dropped Services are not touched.
+//! With IPVS it would send their traffic to Pods that this node cannot reach. Annotation
+//! `openyurt.io/skip-discard: "true"` exempts a Service; with [`DiscardCloudService::OptIn`],
+//! `svc.openyurt.io/discard: "true"` selects it instead. Service `kube-system/x-tunnel-server-internal-svc` is dropped
+//! always. Endpoints of dropped Services are not touched.
 //!
 //! Fails closed: a Service whose type or annotation cannot be read is dropped.
 

@@ -2,8 +2,8 @@
 //! pool. Annotations of the Service do not matter.
 //!
 //! For ingress controllers that send traffic to addresses themselves. Endpoints without an address in the pool are
-//! dropped. On a node without a pool, or whose pool does not exist, everything is kept. Filter `servicetopology` does the
-//! same for Services that ask for it; no component has this filter by default.
+//! dropped. On a node without a pool everything is kept. Filter `servicetopology` does the same for Services that ask
+//! for it; no component has this filter by default.
 //!
 //! Fails closed: Endpoints are dropped while their Service or the pool is unknown, and if they cannot be read.
 

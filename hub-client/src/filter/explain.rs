@@ -7,7 +7,7 @@ use serde_json::Value;
 use yurt_apimachinery::{Object, ResourceKind, Verb};
 
 use super::binding::{Origin, Row, Table};
-use super::{FilterContext, Members, ObjectFilter, Pool, Verdict};
+use super::{FilterContext, Members, ObjectFilter, PodTrust, Pool, Verdict};
 
 /// Maximum changed fields shown per filter; the others are counted.
 const CHANGES_MAX: usize = 50;
@@ -149,6 +149,13 @@ fn inputs(filter: &dyn ObjectFilter, kind: &ResourceKind, object: &Object, conte
         inputs.push(format!(
             "{pods} pods of the node have a status that the cloud does not have"
         ));
+    }
+    if filter.inputs().trust {
+        let trust = match context.trust {
+            PodTrust::Given => "trust",
+            PodTrust::Awaited | PodTrust::Missing => "do not trust",
+        };
+        inputs.push(format!("pods {trust} the hub's certificate"));
     }
     if filter.inputs().members {
         inputs.push(match context.pool {
@@ -311,6 +318,24 @@ mod tests {
             other.contains("Result: the client sees the object unchanged"),
             "{other}"
         );
+    }
+
+    #[test]
+    fn pods_without_trust_are_the_reason_why_the_service_keeps_its_address() {
+        let kind = find_kind("", "services").expect("a built-in kind");
+        let metadata = json!({"namespace": "default", "name": "kubernetes"});
+        let service = json!({"metadata": metadata, "spec": {"clusterIP": "10.96.0.1"}});
+        let object = Object::from_value(service, kind).expect("an object");
+        let table = Table::new(&FILTERS, &Switches::default());
+        for (is_trusted, verdict, why) in [
+            (true, "replaced", "because pods trust the hub's certificate"),
+            (false, "kept", "because pods do not trust the hub's certificate"),
+        ] {
+            let world = World::of(&json!({ "trusted": is_trusted }));
+            let shown = explain(&table, "kubelet", Verb::List, (kind, &object), &world.context()).to_string();
+            let expected = format!("masterservice (bound by default): {verdict}\n     {why}");
+            assert!(shown.contains(&expected), "{shown}");
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `forwardkubesvctraffic`: kube-proxy sees the hub as the only endpoint of Service `default/kubernetes`.
 //!
-//! So traffic to its cluster IP reaches the hub, and Pods continue while the cloud is away. The slice of that name, v1 or
-//! v1beta1, is changed if it has the hub's address family. Its port named `https` gets the hub's number.
+//! So traffic to its cluster IP reaches the hub, and Pods continue while the cloud is away. The slice of that name, v1
+//! or v1beta1, is changed if it has the hub's address family. Its port named `https` gets the hub's number.
 //!
-//! Hides nothing: a slice that cannot be read is kept. So is everything while Pods cannot reach the hub's address.
+//! Hides nothing: a slice that cannot be read is kept. So is everything while Pods cannot reach the hub's address or do
+//! not trust its certificate.
 
 use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::{Object, ResourceKind};
@@ -11,7 +12,7 @@ use yurt_apimachinery::{Object, ResourceKind};
 use super::json::{self, Json};
 use super::masterservice::{is_kubernetes, with_port};
 use super::near::Shape;
-use super::{FilterContext, ObjectFilter, Verdict};
+use super::{FilterContext, Inputs, ObjectFilter, Verdict};
 
 /// The filter; see the module.
 #[derive(Clone, Copy, Debug)]
@@ -22,9 +23,13 @@ impl ObjectFilter for ForwardKubeServiceTraffic {
         "forwardkubesvctraffic"
     }
 
+    fn inputs(&self) -> Inputs {
+        Inputs::TRUST
+    }
+
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let is_slice = matches!(Shape::of(kind), Some(Shape::Slice | Shape::SliceBeta));
-        if !is_slice || !is_kubernetes(object) || !context.hub.is_for_pods() {
+        if !is_slice || !is_kubernetes(object) || !context.is_for_pods() {
             return Verdict::Keep;
         }
         let text = object.bytes();

@@ -1,5 +1,5 @@
-//! `hostnetworkpropagation`: in a pool whose NodePool has `spec.hostNetwork: true`, the kubelet sees the Pods of its node
-//! with `hostNetwork: true`.
+//! `hostnetworkpropagation`: in a pool whose NodePool has `spec.hostNetwork: true`, the kubelet sees the Pods of its
+//! node with `hostNetwork: true`.
 //!
 //! For nodes without a Pod network. Off by default: Pods that share ports collide on such a node.
 //!

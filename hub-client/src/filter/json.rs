@@ -117,8 +117,8 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// The text of this object without those items of the list in member `list` whose last member `name` is not to `keep`;
-    /// `None` if that is all of them. Reads the text in one pass.
+    /// The text of this object without those items of the list in member `list` whose last member `name` is not to
+    /// `keep`; `None` if that is all of them. Reads the text in one pass.
     ///
     /// # Errors
     /// There is not exactly one such list, or it has items that are no objects.
@@ -334,8 +334,8 @@ impl<'a> Inside<'a> {
         Some((self.name()?, Json(self.value()?)))
     }
 
-    /// Passes the list of objects that comes next. Returns the text up to its end without the items whose member `name` is
-    /// not to `keep`; inner `None` if that is all of them.
+    /// Passes the list of objects that comes next. Returns the text up to its end without the items whose member `name`
+    /// is not to `keep`; inner `None` if that is all of them.
     fn retain_objects(&mut self, name: &str, keep: &impl Fn(Option<Json<'a>>) -> bool) -> Option<Option<Vec<u8>>> {
         let mut list = Self::begin(self.text, self.at, b'[')?;
         let mut edited: Option<Vec<u8>> = None;

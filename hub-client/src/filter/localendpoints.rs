@@ -1,8 +1,8 @@
 //! `localendpoints`: a client sees the pods of this node at the addresses, and as ready, as the kubelet reported while
 //! the cloud was away.
 //!
-//! After a reboot without the cloud the pods of a node have other addresses, and nothing at the cloud knows them. For an
-//! endpoint whose `targetRef` has the uid of such a pod, this filter does what the cloud's controllers will do:
+//! After a reboot without the cloud the pods of a node have other addresses, and nothing at the cloud knows them. For
+//! an endpoint whose `targetRef` has the uid of such a pod, this filter does what the cloud's controllers will do:
 //!
 //! * Its addresses are those of the pod in the family of the object.
 //! * It is ready if the pod has condition Ready and is not terminating, or if the Service publishes addresses that are

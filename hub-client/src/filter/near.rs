@@ -1,8 +1,8 @@
 //! Endpoints of a Service on given nodes: the parts of the three representations that topology filters keep.
 //!
 //! All three lead to the same addresses for the same Pods. Kubernetes 1.25 and later serve no v1beta1 slices. A client
-//! of that version gets 404 from such a cloud, and from a hub whose replica holds v1. A hub does not convert versions.
-//! A replica of v1beta1 slices, as of a cloud up to 1.24, is filtered by their own field.
+//! of that version gets 404 from such a cloud. A component with filters gets 404 from every hub: replicas hold v1 only,
+//! and a hub does not convert versions.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! `nodeportisolation`: kube-proxy sees a NodePort or LoadBalancer Service only in the pools that its annotation
 //! `nodeport.openyurt.io/listen` lists.
 //!
-//! The value is a list of pool names, `-name` to exclude one, and `*` for all others. The first mention of a name counts.
-//! A pool that is not mentioned is excluded. The whole Service is dropped, its cluster IP included. Nodes without a pool
-//! see every Service.
+//! The value is a list of pool names, `-name` to exclude one, and `*` for all others. The first mention of a name
+//! counts. A pool that is not mentioned is excluded. The whole Service is dropped, its cluster IP included. Nodes
+//! without a pool see every Service.
 //!
 //! Fails closed: an annotated Service is dropped while the pool's name is unknown, and if it cannot be read.
 

@@ -5,7 +5,8 @@
 //! `kubernetes.io/zone` keep those on the members of this node's pool. Other values are ignored. An object that becomes
 //! empty is still shown, so that the client knows that there is no endpoint.
 //!
-//! Fails closed: an object with endpoints is dropped while its Service or the pool is unknown, and if it cannot be read.
+//! Fails closed: an object with endpoints is dropped while its Service or the pool is unknown, and if it cannot be
+//! read.
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 

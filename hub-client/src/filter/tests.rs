@@ -19,9 +19,12 @@ mod sample;
 #[derive(Debug)]
 pub(super) struct World {
     host: IpAddr,
+    trust: PodTrust,
     node: String,
     pool: WorldPool,
     services: BTreeMap<&'static str, Option<&'static str>>,
+    /// Addresses of Service `default/kubernetes`; null while it is unknown.
+    kubernetes: Value,
     options: FilterOptions,
     local_pods: LocalPods,
 }
@@ -69,9 +72,14 @@ impl World {
         let east = json!({"name": "east", "members": ["e1", "e2"]});
         World {
             host: context["host"].as_str().unwrap_or("169.254.2.1").parse().unwrap(),
+            trust: match context["trusted"] == false {
+                true => PodTrust::Missing,
+                false => PodTrust::Given,
+            },
             node: context["node"].as_str().unwrap_or("e1").to_owned(),
             pool: WorldPool::of(context.get("pool").unwrap_or(&east)),
             services: services.into_iter().collect(),
+            kubernetes: context["kubernetes"].clone(),
             options: FilterOptions { discard_cloud_service },
             local_pods: local_pods(&context["localPods"]),
         }
@@ -100,6 +108,7 @@ impl World {
         };
         FilterContext {
             hub,
+            trust: self.trust,
             node_name: &self.node,
             pool,
             services: self,
@@ -147,6 +156,13 @@ fn local_pods(pods: &Value) -> LocalPods {
 
 impl ServiceLookup for World {
     fn service(&self, key: &ObjectKey) -> Option<Object> {
+        if key.namespace() == Some("default") && key.name() == "kubernetes" {
+            let addresses = self.kubernetes.as_array()?;
+            let metadata = json!({"namespace": "default", "name": "kubernetes"});
+            let spec = json!({"clusterIP": addresses[0], "clusterIPs": addresses});
+            let value = json!({ "metadata": metadata, "spec": spec });
+            return Some(Object::from_value(value, kind("", "services")).unwrap());
+        }
         let keys = self
             .services
             .get(key.name())

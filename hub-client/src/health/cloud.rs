@@ -198,8 +198,8 @@ fn failed_probes(judges: &[Judge]) -> Option<u32> {
     each().collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
-/// Requests the server's health over its open connection, and every `pace` over a new one. Ends when one attempt succeeds,
-/// when all have failed, or after [`TIMEOUT`].
+/// Requests the server's health over its open connection, and every `pace` over a new one. Ends when one attempt
+/// succeeds, when all have failed, or after [`TIMEOUT`].
 async fn attempts(server: &CloudServer, pace: Duration) -> Result<(), (Probe, String)> {
     let mut running = FuturesUnordered::from_iter([livez(&server.beats)]);
     let mut begun = 1;

@@ -1,9 +1,9 @@
 //! Judgement whether one server is reachable, from the results of probes and from its silence. Pure.
 //!
-//! A server is up after its first answer. It is down after [`MISSES`] failed probes in a row, or once nothing at all has
-//! arrived from it for [`SILENCE`]. Lost packets alone do not make it down: over a link that loses a fifth, something
-//! arrives in that time. A server that is down must answer for a while before it is up again, longer after each short
-//! stay.
+//! A server is up after its first answer. It is down after [`MISSES`] failed probes in a row, or once nothing at all
+//! has arrived from it for [`SILENCE`]. Lost packets alone do not make it down: over a link that loses a fifth,
+//! something arrives in that time. A server that is down must answer for a while before it is up again, longer after
+//! each short stay.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Copy of the hub's configuration on disk, for a start without the cloud.
 //!
-//! One file with mode 0600, replaced as a whole: the SHA-256 of the rest in the first line, then a JSON document. A file
-//! that is damaged, or of another namespace, counts as absent.
+//! One file with mode 0600, replaced as a whole: the SHA-256 of the rest in the first line, then a JSON document. A
+//! file that is damaged, or of another namespace, counts as absent.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,5 +1,6 @@
-//! Discovery of the cluster's CA by a join token, as kubeadm does: the public ConfigMap `cluster-info` is signed with the
-//! token's secret, and the CA's public key must be pinned. The token itself is never sent before the CA is verified.
+//! Discovery of the cluster's CA by a join token, as kubeadm does: the public ConfigMap `cluster-info` is signed with
+//! the token's secret, and the CA's public key must be pinned. The token itself is never sent before the CA is
+//! verified.
 
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ impl Distrusted {
     }
 }
 
-/// Returns the cluster's CA in PEM: of the first server that answers.
+/// Returns the cluster's CA in PEM: of the first server that proves it.
 ///
 /// # Errors
 /// [`JoinOutcome::Refused`], [`JoinOutcome::Unknown`] or [`JoinOutcome::Unanswered`], with the cause.
@@ -60,8 +61,8 @@ pub(super) async fn discover(servers: &[Uri], token: &JoinToken, trust: &Trust) 
     let mut last = JoinOutcome::Unanswered("--server-addr names no server".to_owned());
     for server in servers {
         match discover_at(server, token, trust).await {
-            Err(why @ (JoinOutcome::Unanswered(_) | JoinOutcome::Unknown(_))) => last = last.or(why),
-            decided => return decided,
+            Ok(ca) => return Ok(ca),
+            Err(why) => last = last.or(why),
         }
     }
     Err(last)

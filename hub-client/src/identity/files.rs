@@ -3,9 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use yurt_runtime::kubeconfig::{self, Credential};
+use yurt_runtime::kubeconfig::{self, Credential, Kubeconfig};
 use yurt_runtime::pki::{PkiError, RequestKey, make_folder, write_public, write_secret};
-use yurt_runtime::tls::{CertificateInfo, PemIdentity, PemSource, TlsError};
+use yurt_runtime::tls::{CertificateInfo, PemIdentity, PemSource, TlsError, missing_in};
 
 use super::discovery::JoinToken;
 use crate::FOLDER_MODE;
@@ -122,16 +122,28 @@ impl Files {
         }
     }
 
-    /// Stores the cluster's CA.
+    /// Stores the cluster's CA. A bundle that is stored already keeps its certificates, because it may be newer than
+    /// the credential of a join, and gets those that it lacks.
     ///
     /// # Errors
-    /// The file cannot be written.
-    pub(crate) fn store_ca(&self, pem: &[u8]) -> Result<(), FileError> {
-        if std::fs::read(&self.ca).is_ok_and(|known| known == pem) {
-            return Ok(());
-        }
+    /// The authorities cannot be read, or the file cannot be written.
+    pub(crate) fn store_ca(&self, ca: &PemSource) -> Result<(), FileError> {
+        let stored = PemSource::from(self.ca.clone());
+        let bundle = match stored.certificates() {
+            Ok(_) => {
+                let missing = missing_in(&stored, ca)?;
+                if missing.is_empty() {
+                    return Ok(());
+                }
+                let text = String::from_utf8_lossy(&stored.read()?).trim_end().to_owned();
+                format!("{text}\n{missing}").into_bytes()
+            }
+            Err(TlsError::Read { error, .. }) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            // There is none, or one that no connection can be made with.
+            Err(_) => ca.read()?.into_owned(),
+        };
         self.make_folder()?;
-        Ok(write_public(&self.ca, pem)?)
+        Ok(write_public(&self.ca, bundle)?)
     }
 
     /// Writes the kubeconfig with the certificate.
@@ -153,6 +165,12 @@ impl Files {
         let credential = Credential::Token(BOOTSTRAP_USER, &bearer);
         let ca = PemSource::inline("the cluster's CA", ca);
         Ok(kubeconfig::write_client(&self.bootstrap, server, &ca, credential)?)
+    }
+
+    /// The join token that [`Self::write_bootstrap`] stored; `None` without one.
+    pub(crate) fn stored_token(&self) -> Option<String> {
+        let kubeconfig = Kubeconfig::load(&self.bootstrap).ok()?;
+        kubeconfig.token?.read().ok()
     }
 
     fn make_folder(&self) -> io::Result<()> {
@@ -195,6 +213,25 @@ mod tests {
         // As after a stop between the two steps of the installation.
         std::fs::write(&files.pending, left_over).unwrap();
         assert_ne!(files.pending_key().unwrap().public_key(), key.public_key());
+    }
+
+    #[test]
+    fn bundle_gets_the_authority_of_another_join_and_keeps_its_own() {
+        let (folder, [old, new]) = (TestDir::new(), [TestPki::new(), TestPki::new()]);
+        let files = Files::new(folder.path());
+        let store = |pem: &str| {
+            files.store_ca(&PemSource::inline("credential", pem)).unwrap();
+            std::fs::read_to_string(&files.ca).unwrap()
+        };
+        assert_eq!(store(old.ca_pem()), old.ca_pem());
+        // The administrator of a cluster that changes its CA.
+        let bundle = format!("# both\n{}{}", new.ca_pem(), old.ca_pem().trim_end());
+        std::fs::write(&files.ca, &bundle).unwrap();
+        assert_eq!(store(old.ca_pem()), bundle, "the credential is older");
+        std::fs::write(&files.ca, new.ca_pem().trim_end()).unwrap();
+        assert_eq!(store(old.ca_pem()), format!("{}{}", new.ca_pem(), old.ca_pem()));
+        std::fs::write(&files.ca, "damaged").unwrap();
+        assert_eq!(store(old.ca_pem()), old.ca_pem());
     }
 
     #[test]

@@ -102,6 +102,13 @@ impl Validity {
         let at = i128::from(self.not_before) + lifetime.max(0) * i128::from(part) / 1000;
         i64::try_from(at).unwrap_or(i64::MAX)
     }
+
+    /// True in the last tenth of the lifetime and after it: a renewal should have succeeded.
+    #[must_use]
+    pub fn is_overdue(&self, now: i64) -> bool {
+        let lifetime = self.not_after.saturating_sub(self.not_before);
+        now >= self.not_after.saturating_sub(lifetime / 10)
+    }
 }
 
 // === impl JoinOutcome ===
@@ -111,9 +118,15 @@ impl JoinOutcome {
     #[must_use]
     pub fn or(self, later: Self) -> Self {
         match (&self, &later) {
-            (Self::Unknown(_), Self::Unanswered(_)) => self,
+            (Self::Unknown(_) | Self::Refused(_), Self::Unanswered(_)) => self,
             _ => later,
         }
+    }
+
+    /// True if another server may decide otherwise. One that refuses may be the wrong one, or have a wrong certificate.
+    #[must_use]
+    pub fn is_of_one_server(&self) -> bool {
+        matches!(self, Self::Unanswered(_) | Self::Unknown(_) | Self::Refused(_))
     }
 }
 

@@ -44,10 +44,17 @@ impl CertificateKeeper {
             return JoinOutcome::Refused("the kubelet owns the certificate".to_owned());
         };
         match credential {
-            Credential::Certificate => match self.on_disk(|this| access(&this.files.kubeconfig, "root-dir")).await {
-                Ok(access) => self.request_with(&access, join).await,
-                Err(refused) => refused,
-            },
+            Credential::Certificate => {
+                let outcome = match self.on_disk(|this| access(&this.files.kubeconfig, "root-dir")).await {
+                    Ok(access) => self.request_with(&access, join).await,
+                    Err(refused) => refused,
+                };
+                // The cluster has replaced the authority of client certificates, which ends this one before its time.
+                match outcome {
+                    JoinOutcome::Unknown(_) if self.on_disk(Self::can_join).await => self.bootstrap(join).await,
+                    outcome => outcome,
+                }
+            }
             Credential::Bootstrap => self.bootstrap(join).await,
         }
     }
@@ -109,7 +116,7 @@ impl CertificateKeeper {
         storing.await
     }
 
-    /// Tries the servers in their order, until one answers.
+    /// Tries the servers in their order, until one decides.
     async fn request_with(self: &Arc<Self>, access: &Access, join: &Join) -> JoinOutcome {
         let mut last = JoinOutcome::Unanswered("--server-addr names no server".to_owned());
         for server in &self.servers {
@@ -117,10 +124,10 @@ impl CertificateKeeper {
                 Ok(client) => self.request_at(&client, access, join).await,
                 Err(outcome) => outcome,
             };
-            match outcome {
-                JoinOutcome::Unanswered(_) | JoinOutcome::Unknown(_) => last = last.or(outcome),
-                decided => return decided,
+            if !outcome.is_of_one_server() {
+                return outcome;
             }
+            last = last.or(outcome);
         }
         last
     }
@@ -194,14 +201,13 @@ impl CertificateKeeper {
     }
 
     fn install(&self, pem: &str, key: &RequestKey, profile: &Profile, ca: &PemSource, flag: &str) -> JoinOutcome {
-        let ca = match ca.read() {
-            Ok(ca) => ca,
-            Err(error) => return JoinOutcome::Refused(format!("--{flag}: {error}")),
-        };
+        if let Err(error) = ca.certificates() {
+            return JoinOutcome::Refused(format!("--{flag}: {error}"));
+        }
         // The certificate comes last: it is the sign that the others are complete.
         let installed = self
             .files
-            .store_ca(&ca)
+            .store_ca(ca)
             .and_then(|()| self.files.write_kubeconfig(&self.first_server()));
         match installed.and_then(|()| self.files.install(pem, key, &profile.common_name())) {
             Ok(info) => {
@@ -262,6 +268,22 @@ async fn ask(
     Ok((status, body))
 }
 
+/// Says that a server does not know the credential, and the fix.
+fn unknown(server: &str, access: &Access) -> String {
+    let (flag, credential) = match access.token {
+        Some(_) => (access.flag, "the credential; it is expired or of another cluster"),
+        None => (
+            access.flag,
+            "the client certificate, pki/yurthub-current.pem for --root-dir; its CA is no longer the cluster's, or it is of \
+             another cluster",
+        ),
+    };
+    format!(
+        "--{flag}: {server} does not accept {credential}. Create a token with `kubeadm token create` and pass it as \
+         --join-token, or POST it to /v1/token of this hub"
+    )
+}
+
 fn read(
     client: &HttpClient,
     access: &Access,
@@ -272,10 +294,7 @@ fn read(
         StatusCode::OK | StatusCode::CREATED => {
             CsrState::read(body).map_err(|why| JoinOutcome::Unanswered(format!("{server}{}: {why}", csr::PATH)))
         }
-        StatusCode::UNAUTHORIZED => Err(JoinOutcome::Unknown(format!(
-            "--{flag}: {server} does not accept the credential; it is expired or of another cluster. Create a token with \
-             `kubeadm token create` and pass it as --join-token, or POST it to /v1/token of this hub"
-        ))),
+        StatusCode::UNAUTHORIZED => Err(JoinOutcome::Unknown(unknown(&server, access))),
         StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Err(
             JoinOutcome::Refused(format!("--{flag}: {server}: {}", describe_answer(*status, body))),
         ),

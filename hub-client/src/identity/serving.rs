@@ -1,8 +1,8 @@
 //! Certificate of the HTTPS port for pods, from the cluster's CA: pods trust no other one.
 //!
-//! Until it is issued, the port has a certificate of the hub's own CA. The request is
-//! OpenYurt's: signer `kubernetes.io/kubelet-serving`, the node's name, server usages. Its names are the address for pods
-//! and those of Service `default/kubernetes`, whose traffic filter `forwardkubesvctraffic` leads to the hub.
+//! Until it is issued, the port has a certificate of the hub's own CA, and the filters lead no pods to it. The request
+//! is OpenYurt's: signer `kubernetes.io/kubelet-serving`, the node's name, server usages. Its names are the address for
+//! pods and those of Service `default/kubernetes`, whose traffic filter `forwardkubesvctraffic` leads to the hub.
 //!
 //! One file holds the pair in use; the port reads it again when it changes.
 
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::pki::{RequestKey, write_secret};
 use yurt_runtime::tls::{CertificateInfo, PemPair, PemSource};
@@ -21,12 +22,18 @@ use super::files::{FileError, Files};
 use super::plan::{self, JoinOutcome, Next, Situation, Step};
 use super::{Attempts, LOOK_EVERY, Profile, REQUEST_TIMEOUT, validity};
 use crate::failures::Failures;
+use crate::filter::PodTrust;
 use crate::upstream::{Cloud, describe_answer};
 
 /// Pair in use, below the root directory.
 pub(crate) const PAIR: &str = "pki/yurthub-pods-current.pem";
+/// Serving certificate and key of the HTTPS port from the administrator, under the root directory. OpenYurt's hub keeps
+/// the one that it requested there.
+pub(crate) const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
 /// Key of a pending request.
 const PENDING: &str = "pki/yurthub-pods-pending.key";
+/// Time for which a new node waits for its certificate: yurt-manager has approved it by then.
+const FIRST_WAIT: Duration = Duration::from_secs(60);
 /// Name of this part in the hub's failures.
 const SERVING: &str = "serving certificate for pods";
 /// Names of Service `default/kubernetes`.
@@ -58,17 +65,77 @@ pub struct ServingCertificate {
     pub failures: Failures,
 }
 
-/// Makes sure that there is a pair for the port: the cluster's if it is held, else `own`. Returns its file. The cluster's
-/// stays if it lacks a name of today: pods trust it for the others, and `own` for none.
+/// Makes sure that there is a pair for the port: the cluster's if it is held, else that of OpenYurt's hub, else `own`.
+/// Returns its file. The cluster's stays if it lacks a name of today: pods trust it for the others, and `own` for none.
 ///
 /// # Errors
-/// The file cannot be written.
+/// The file cannot be written, or that of OpenYurt's hub cannot be read.
 pub(crate) fn prepare(root: &Path, node: &str, own: &PemPair) -> std::io::Result<PathBuf> {
     let files = files(root);
-    if !matches!(files.certificate(), Ok(Some(held)) if is_of_cluster(&held, node)) {
-        write_secret(&files.pair, format!("{}{}", own.cert_pem, own.key_pem))?;
+    if holds_clusters(&files, node) {
+        return Ok(files.pair);
     }
+    let content = match is_of_openyurt(root, node) {
+        true => std::fs::read_to_string(root.join(SECURE_PEM))?,
+        false => format!("{}{}", own.cert_pem, own.key_pem),
+    };
+    write_secret(&files.pair, content)?;
     Ok(files.pair)
+}
+
+/// True if the pair in the administrator's place is one that the cluster issued to this node: OpenYurt's hub, which ran
+/// here before, requested it as this one does. An administrator's certificate has another subject.
+pub(crate) fn is_of_openyurt(root: &Path, node: &str) -> bool {
+    let placed = Files {
+        pair: root.join(SECURE_PEM),
+        ..files(root)
+    };
+    holds_clusters(&placed, node)
+}
+
+fn holds_clusters(files: &Files, node: &str) -> bool {
+    matches!(files.certificate(), Ok(Some(held)) if is_of_cluster(&held, node))
+}
+
+/// Trust of pods in the port at a start, before [`prepare`]. Only a node without any pair is new.
+pub(crate) fn trust(root: &Path, node: &str) -> PodTrust {
+    let files = files(root);
+    match holds_clusters(&files, node) || is_of_openyurt(root, node) {
+        true => PodTrust::Given,
+        false if files.pair.exists() => PodTrust::Missing,
+        false => PodTrust::Awaited,
+    }
+}
+
+/// Gives `trust` once the port serves a certificate of the cluster. `reloads` counts the changes of the port's files.
+pub(crate) async fn give(
+    trust: watch::Sender<PodTrust>,
+    root: PathBuf,
+    node: String,
+    mut reloads: watch::Receiver<u64>,
+) {
+    let is_given = async {
+        while reloads.changed().await.is_ok() {
+            let (files, node) = (files(&root), node.clone());
+            if file_access::access(move || holds_clusters(&files, &node)).await {
+                return true;
+            }
+        }
+        false
+    };
+    let is_late = async {
+        tokio::time::sleep(FIRST_WAIT).await;
+        trust.send_replace(PodTrust::Missing);
+        std::future::pending::<bool>().await
+    };
+    let is_given = tokio::select! {
+        is_given = is_given => is_given,
+        is_given = is_late => is_given,
+    };
+    if is_given {
+        tracing::info!("Pods trust the hub's certificate; the filters lead them to the hub");
+        trust.send_replace(PodTrust::Given);
+    }
 }
 
 fn files(root: &Path) -> Files {
@@ -106,9 +173,10 @@ impl ServingCertificate {
         let mut attempts = Attempts::default();
         loop {
             let this = self.clone();
-            let pause = match file_access::access(move || this.step()).await {
+            let (step, is_urgent) = file_access::access(move || this.step()).await;
+            let pause = match step {
                 Step::Request(_) => {
-                    let outcome = self.request().await;
+                    let outcome = self.request(is_urgent).await;
                     self.tell(&outcome);
                     match plan::after(&outcome, attempts.count(&outcome), None) {
                         Next::Continue => Duration::ZERO,
@@ -118,6 +186,7 @@ impl ServingCertificate {
                 }
                 Step::Rest { .. } => {
                     attempts.rest();
+                    self.failures.works(SERVING);
                     LOOK_EVERY
                 }
                 Step::ClockBehind | Step::Stuck => LOOK_EVERY,
@@ -126,7 +195,8 @@ impl ServingCertificate {
         }
     }
 
-    fn step(&self) -> Step {
+    /// Decides the next step. True if pods cannot trust the port without the next certificate, now or soon.
+    fn step(&self) -> (Step, bool) {
         let held = CertificateInfo::leaf(&PemSource::from(self.root.join(PAIR))).ok();
         // One that lacks a name of today is as good as none; while the addresses are unknown, it stays.
         let wanted = (self.cluster)().unwrap_or_default();
@@ -135,11 +205,13 @@ impl ServingCertificate {
             wanted.all(|name| is_for(held, name))
         };
         let held = held.filter(|held| is_of_cluster(held, &self.node) && has_names(held));
-        plan::next(&Situation {
-            now: self.clock.unix().secs,
-            certificate: held.as_ref().map(validity),
+        let (now, certificate) = (self.clock.unix().secs, held.as_ref().map(validity));
+        let step = plan::next(&Situation {
+            now,
+            certificate,
             can_join: true,
-        })
+        });
+        (step, certificate.is_none_or(|held| held.is_overdue(now)))
     }
 
     fn tell(&self, outcome: &JoinOutcome) {
@@ -152,12 +224,24 @@ impl ServingCertificate {
                 self.failures.refused(SERVING, why)
             }
             JoinOutcome::Unanswered(why) => self.failures.unanswered(SERVING, why),
-            JoinOutcome::Pending => self.failures.works(SERVING),
+            // The request has been named already.
+            JoinOutcome::Pending => {}
         }
     }
 
+    /// Shows the request that waits, with what ends the wait.
+    fn tell_pending(&self, name: &str, is_approved: bool, is_urgent: bool) {
+        let fix = match is_approved {
+            true => "it is approved, and the signer kubernetes.io/kubelet-serving has not issued it yet".to_owned(),
+            false => format!("run `kubectl certificate approve {name}`, unless yurt-manager approves it"),
+        };
+        let why = "the port for pods has no valid certificate of the cluster, or one that ends soon";
+        let why = format!("{why}, and pods do not accept another one; the certificate request {name} waits: {fix}");
+        self.failures.tell(SERVING, is_urgent.then_some(why));
+    }
+
     /// Looks at the request, creates it if there is none, and installs what was issued.
-    async fn request(&self) -> JoinOutcome {
+    async fn request(&self, is_urgent: bool) -> JoinOutcome {
         let Some(cluster) = (self.cluster)() else {
             return JoinOutcome::Unanswered("the addresses of Service default/kubernetes are not known yet".to_owned());
         };
@@ -179,7 +263,10 @@ impl ServingCertificate {
             Err(error) => return JoinOutcome::Refused(format!("names {names:?}: {error}")),
         };
         match self.state_of(&profile, &name, &pem).await {
-            Ok(CsrState::Pending | CsrState::Approved) => JoinOutcome::Pending,
+            Ok(state @ (CsrState::Pending | CsrState::Approved)) => {
+                self.tell_pending(&name, matches!(state, CsrState::Approved), is_urgent);
+                JoinOutcome::Pending
+            }
             Ok(CsrState::Denied(why) | CsrState::Failed(why)) => JoinOutcome::Denied(format!(
                 "the certificate request {name} was refused ({why}); to request again, run `kubectl delete csr {name}`"
             )),
@@ -205,7 +292,7 @@ impl ServingCertificate {
             if status.is_success() {
                 tracing::info!(
                     request = name,
-                    "Requested a serving certificate for pods; `kubectl certificate approve {name}` approves it"
+                    "Requested a serving certificate for pods; approve it with kubectl certificate approve"
                 );
             }
         }
@@ -221,9 +308,52 @@ impl ServingCertificate {
 
 #[cfg(test)]
 mod tests {
+    use yurt_runtime::TaskGroup;
+    use yurt_runtime::tls::{PemIdentity, ReloadingServerTls, ServerTls};
     use yurt_test_support::{TestDir, TestPki};
 
     use super::*;
+
+    fn install_clusters(root: &Path, pki: &TestPki) -> String {
+        let (files, key, user) = (files(root), RequestKey::generate().unwrap(), "system:node:n1");
+        let request = key.request(user, &["system:nodes"], &["169.254.2.1"]).unwrap();
+        let issued = pki.sign(&request, user, &["system:nodes"], Duration::from_secs(3600));
+        files.install(&issued, &key, user).unwrap();
+        issued
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn trust_is_given_once_the_port_serves_the_clusters_certificate_and_stays() {
+        let (folder, pki) = (TestDir::new(), TestPki::new());
+        let (root, own) = (folder.path(), pki.server());
+        std::fs::create_dir_all(root.join("pki")).unwrap();
+        assert_eq!(trust(root, "n1"), PodTrust::Awaited);
+        let identity = PemIdentity::one_file(prepare(root, "n1", &own).unwrap());
+        let client_ca = None;
+        let tls = ReloadingServerTls::new(ServerTls { identity, client_ca }).unwrap();
+        let (giver, mut seen) = watch::channel(trust(root, "n1"));
+        assert_eq!(*seen.borrow(), PodTrust::Missing, "a restart does not wait again");
+        giver.send_replace(PodTrust::Awaited);
+        seen.mark_unchanged();
+        let began = tokio::time::Instant::now();
+        let tasks = TaskGroup::new();
+        tasks.spawn("give", give(giver, root.to_owned(), "n1".to_owned(), tls.changes()));
+        seen.changed().await.unwrap();
+        assert_eq!(
+            (*seen.borrow_and_update(), began.elapsed()),
+            (PodTrust::Missing, FIRST_WAIT)
+        );
+        // The hub's own certificate is renewed.
+        let renewed = pki.server();
+        write_secret(&root.join(PAIR), format!("{}{}", renewed.cert_pem, renewed.key_pem)).unwrap();
+        assert!(tls.poll_files().unwrap());
+        tokio::task::yield_now().await;
+        install_clusters(root, &pki);
+        assert_eq!(*seen.borrow(), PodTrust::Missing, "the port does not serve it yet");
+        assert!(tls.poll_files().unwrap());
+        seen.changed().await.unwrap();
+        assert_eq!((*seen.borrow(), trust(root, "n1")), (PodTrust::Given, PodTrust::Given));
+    }
 
     #[test]
     fn own_certificate_is_replaced_at_each_start_and_the_clusters_is_kept() {
@@ -233,12 +363,30 @@ mod tests {
         let (first, second) = (pki.server(), pki.server());
         assert!(content(&first).starts_with(&first.cert_pem));
         assert!(content(&second).starts_with(&second.cert_pem));
-        let (files, key, user) = (files(folder.path()), RequestKey::generate().unwrap(), "system:node:n1");
-        let request = key.request(user, &["system:nodes"], &["169.254.2.1"]).unwrap();
-        let issued = pki.sign(&request, user, &["system:nodes"], Duration::from_secs(3600));
-        files.install(&issued, &key, user).unwrap();
+        let issued = install_clusters(folder.path(), &pki);
         assert!(content(&first).starts_with(&issued));
-        std::fs::write(&files.pair, "damaged").unwrap();
+        std::fs::write(folder.path().join(PAIR), "damaged").unwrap();
         assert!(content(&first).starts_with(&first.cert_pem));
+    }
+
+    #[test]
+    fn certificate_that_openyurt_obtained_is_taken_over_until_it_is_renewed() {
+        let (folder, pki) = (TestDir::new(), TestPki::new());
+        std::fs::create_dir_all(folder.path().join("pki")).unwrap();
+        let (own, former) = (pki.server(), pki.node("n1"));
+        let content = |node: &str| std::fs::read_to_string(prepare(folder.path(), node, &own).unwrap()).unwrap();
+        let place = |pair: &PemPair| {
+            let text = format!("{}{}", pair.cert_pem, pair.key_pem);
+            std::fs::write(folder.path().join("pki/yurthub-server-current.pem"), text).unwrap();
+        };
+        place(&former);
+        assert!(content("n1").starts_with(&former.cert_pem));
+        place(&pki.node("n1"));
+        assert!(
+            content("n1").starts_with(&former.cert_pem),
+            "what is in use may be a renewal"
+        );
+        place(&former);
+        assert!(content("n2").starts_with(&own.cert_pem), "it is of another node");
     }
 }

@@ -133,8 +133,7 @@ fn expired(own: &Validity, step: Step, is_own: bool) -> String {
 
 /// Warns in the last tenth of the lifetime, when a renewal should have succeeded.
 fn overdue(own: &Validity, now: i64, is_own: bool) -> String {
-    let lifetime = own.not_after.saturating_sub(own.not_before);
-    if now < own.not_after.saturating_sub(lifetime / 10) {
+    if !own.is_overdue(now) {
         return String::new();
     }
     let who = if is_own { "hub" } else { "kubelet" };

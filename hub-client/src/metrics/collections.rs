@@ -43,7 +43,10 @@ impl Collections {
                 "pool_data_forgeries_total",
                 "Samples of pool data that the coordinator has in a state the cloud never had",
             )?,
-            complete: IntGaugeVec::new(opts("collection_complete", "1 while it is complete and served"), by)?,
+            complete: IntGaugeVec::new(
+                opts("collection_complete", "1 while the collection is complete and served"),
+                by,
+            )?,
             fresh: IntGaugeVec::new(opts("collection_fresh", "1 while complete and fresh"), by)?,
             staleness: GaugeVec::new(
                 opts(
@@ -53,10 +56,16 @@ impl Collections {
                 by,
             )?,
             source: IntGaugeVec::new(
-                opts("collection_source", "1 for its current source"),
+                opts("collection_source", "1 for the current source of the collection"),
                 &["collection", "source"],
             )?,
-            switches: IntCounterVec::new(opts("collection_source_switches_total", "Changes of its source"), by)?,
+            switches: IntCounterVec::new(
+                opts(
+                    "collection_source_switches_total",
+                    "Changes of the source of the collection",
+                ),
+                by,
+            )?,
             oversized: counter(
                 "collection_oversized_total",
                 "Lists and changes rejected because of --max-pool-bytes",

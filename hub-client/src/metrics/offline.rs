@@ -22,6 +22,16 @@ impl OfflineMetrics {
     /// A metric name is invalid.
     pub(super) fn new() -> prometheus::Result<Self> {
         let gauge = |short: &str, help: &str| IntGauge::with_opts(Opts::new(format!("node_yurthub_{short}"), help));
+        let writes_settled = IntCounterVec::new(
+            Opts::new(
+                "node_yurthub_local_writes_total",
+                "Local writes that ended: written, gone (no such object), refused by the cloud",
+            ),
+            &["result"],
+        )?;
+        for result in ["written", "gone", "refused"] {
+            writes_settled.with_label_values(&[result]);
+        }
         Ok(Self {
             answers: gauge(
                 "kept_answers",
@@ -37,13 +47,7 @@ impl OfflineMetrics {
                 "pending_local_writes",
                 "Objects with a status that the cloud does not have yet",
             )?,
-            writes_settled: IntCounterVec::new(
-                Opts::new(
-                    "node_yurthub_local_writes_total",
-                    "Local writes that ended: written, gone (no such object), refused by the cloud",
-                ),
-                &["result"],
-            )?,
+            writes_settled,
         })
     }
 

@@ -1,5 +1,5 @@
-//! Bytes on the link to the cloud, by component, resource and direction: bodies as they travel, compressed or not. Headers,
-//! TLS, upgraded connections, heartbeats and probes are not counted.
+//! Bytes on the link to the cloud, by component, resource and direction: bodies as they travel, compressed or not.
+//! Headers, TLS, upgraded connections, heartbeats and probes are not counted.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

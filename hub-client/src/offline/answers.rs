@@ -1,8 +1,8 @@
 //! Keeps answers of the cloud on the disk, and returns them while it is away.
 //!
-//! An answer is copied while it passes. One task writes the files: a new answer immediately, a changed one at most every
-//! [`REWRITTEN_EVERY`], because flash wears out; until then the newer answer is in memory. When the cloud goes away, and
-//! at a stop, all of them are written. A deletion counts at once, however slow the disk is.
+//! An answer is copied while it passes. One task writes the files: a new answer immediately, a changed one at most
+//! every [`REWRITTEN_EVERY`], because flash wears out; until then the newer answer is in memory. When the cloud goes
+//! away, and at a stop, all of them are written. A deletion counts at once, however slow the disk is.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,10 +13,12 @@ use futures_util::stream;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::BootTime;
+use yurt_apimachinery::{ResourceKind, ResourceVersion, meta};
+use yurt_codec::negotiation::{body_format, body_json};
 use yurt_pool_protocol::names::STALE_HEADER;
 use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, Inflate, accepts_gzip, full, respond, stream as body_of};
@@ -121,9 +123,20 @@ impl Answers {
     }
 
     /// Returns the cloud's answer, extended to be kept once it has passed. An answer that the object is gone, or that
-    /// the caller may not read it, deletes the kept one.
+    /// none of its readers may read it, deletes the kept one.
     #[must_use]
     pub fn keeping(&self, read: &KeptRead, response: Response<Body>) -> Response<Body> {
+        self.keeping_and(read, response, |_| ())
+    }
+
+    /// Like [`Self::keeping`]; `and` gets the record first.
+    #[must_use]
+    pub fn keeping_and(
+        &self,
+        read: &KeptRead,
+        response: Response<Body>,
+        and: impl FnOnce(&Record) + Send + 'static,
+    ) -> Response<Body> {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => {
@@ -146,7 +159,9 @@ impl Answers {
         let answers = self.clone();
         response.map(|body| {
             self.copies.of(body, ANSWER_MAX, move |body| {
-                answers.keep(Record { key, facts, body });
+                let record = Record { key, facts, body };
+                and(&record);
+                answers.keep(record);
             })
         })
     }
@@ -242,18 +257,27 @@ pub fn answer(record: &Record, headers: &HeaderMap) -> Response<Body> {
 }
 
 /// Body of a record in plain text; `None` if it is not valid gzip, or longer than `max` bytes.
-#[must_use]
-pub fn plain_text(record: &Record, max: usize) -> Option<Bytes> {
+fn plain_text(record: &Record, max: usize) -> Option<Bytes> {
     if record.facts[ENCODING] != "gzip" {
         return Some(record.body.clone()).filter(|body| body.len() <= max);
     }
     Inflate::default().whole(record.body.clone(), max).ok()?
 }
 
-/// Content type of a record.
+/// Object of a record; `None` if it is not readable as one of `kind`.
 #[must_use]
-pub fn content_type(record: &Record) -> &str {
-    record.facts[TYPE].as_str().unwrap_or_default()
+pub fn object(record: &Record, kind: &ResourceKind) -> Option<Value> {
+    let format = body_format(record.facts[TYPE].as_str()).ok()?;
+    let body = plain_text(record, ANSWER_MAX)?;
+    let json = body_json(format, &kind.api_version(), &kind.kind, &body).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+/// RV of the object of a record; `None` if it has none.
+#[must_use]
+pub fn version(record: &Record, kind: &ResourceKind) -> Option<ResourceVersion> {
+    let object = object(record, kind)?;
+    ResourceVersion::parse(meta::text(&object, "resourceVersion")).ok()
 }
 
 /// Decompresses piece by piece, as the client reads.

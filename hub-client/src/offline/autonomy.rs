@@ -1,5 +1,5 @@
-//! Condition `Autonomy` of the Node, as OpenYurt's hub writes it: True while the hub keeps this node's data on the disk,
-//! Unknown while it fails to, False if autonomy is off.
+//! Condition `Autonomy` of the Node, as OpenYurt's hub writes it: True while the hub keeps this node's data on the
+//! disk, Unknown while it fails to, False if autonomy is off.
 //!
 //! The condition takes the way of the kubelet's own status (`own`): an entry on the disk that is brought to the cloud,
 //! now or when it is back.
@@ -57,7 +57,7 @@ pub struct Autonomy {
     /// Failures of the hub.
     pub failures: Failures,
     /// Names of the failures that make this node's data incomplete after a restart.
-    pub disk: &'static [&'static str],
+    pub disk: Vec<String>,
     /// Clock for the times in the condition.
     pub clock: Clock,
 }
@@ -116,7 +116,7 @@ impl Autonomy {
                 headers: &HeaderMap::from_iter([(header::CONTENT_TYPE, strategic)]),
                 body: &body,
             };
-            pending.accept(&key, &node, held, write)
+            pending.accept(&key, &node, held.into(), write)
         });
         written
             .await

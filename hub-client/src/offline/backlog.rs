@@ -19,8 +19,8 @@ pub(super) struct Backlog {
     bounds: Bounds,
 }
 
-/// Limits of the records of a backlog. A deletion is accepted above them, because its record exists, on the disk or here.
-/// It counts, so that records that are kept and deleted again while the disk is slow do not add up.
+/// Limits of the records of a backlog. A deletion is accepted above them, because its record exists, on the disk or
+/// here. It counts, so that records that are kept and deleted again while the disk is slow do not add up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Maximum number of changes.
@@ -54,7 +54,8 @@ impl Backlog {
         }
     }
 
-    /// Adds a record to write, to the file `name` of its key. False if it does not fit: an earlier change of its key stays.
+    /// Adds a record to write, to the file `name` of its key. False if it does not fit: an earlier change of its key
+    /// stays.
     #[must_use]
     pub(super) fn keep(&mut self, name: FileName, record: Record) -> bool {
         let former = self.changes.get(&record.key);

@@ -15,6 +15,9 @@ use yurt_apimachinery::{RequestInfo, Verb};
 const TARGET_MAX: usize = 1024;
 /// Maximum number of media types of one request that are looked up.
 const CLASSES_MAX: usize = 8;
+/// Document that names the OpenAPI v3 documents. It is JSON. kube-apiserver calls it text, whatever a client accepts.
+const INDEX: &str = "/openapi/v3";
+const TEXT: &str = "text/plain";
 /// Media type of answers to requests without one, and of wildcards.
 const JSON: &str = "application/json";
 /// Media type of Kubernetes' own clients.
@@ -96,8 +99,8 @@ impl KeptRead {
         }
     }
 
-    /// The component of a caller with a token, for [`Self::of`]. A token claims its component: what the cloud refuses it
-    /// must not delete what the node may read.
+    /// The component of a caller with a token, for [`Self::of`]. A token claims its component: what the cloud refuses
+    /// it must not delete what the node may read.
     #[must_use]
     pub fn component_of_token(component: &str) -> String {
         format!("{component}{OF_TOKEN}")
@@ -117,7 +120,10 @@ impl KeptRead {
     /// Key of the record for an answer of this content type; `None` if the client did not ask for that type.
     #[must_use]
     pub fn key_of(&self, content_type: &str) -> Option<String> {
-        let class = class_of(content_type);
+        let class = match class_of(content_type) {
+            class if class == TEXT && self.path == INDEX => JSON.to_owned(),
+            class => class,
+        };
         self.accepted.contains(&class).then(|| self.key(&class))
     }
 
@@ -325,6 +331,26 @@ mod tests {
             let read = read("GET", target, None, Some(component)).unwrap();
             assert_eq!(readers_of(&read.key(JSON)), expected, "{target} for {component}");
         }
+    }
+
+    /// kube-apiserver gives it a type by its first bytes.
+    #[test]
+    fn index_of_the_schemas_is_json_although_it_is_called_text() {
+        let text = "text/plain; charset=utf-8";
+        for accept in [None, Some("application/json, */*")] {
+            let index = read("GET", "/openapi/v3", accept, None).unwrap();
+            assert_eq!(index.key_of(text), index.keys().next());
+            assert_eq!(index.key_of(text), index.key_of(JSON));
+        }
+        for path in ["/openapi/v2", "/openapi/v3/api/v1", "/version"] {
+            assert_eq!(read("GET", path, None, None).unwrap().key_of(text), None, "{path}");
+        }
+        assert_eq!(
+            read("GET", "/openapi/v3", Some("text/html"), None)
+                .unwrap()
+                .key_of(text),
+            None
+        );
     }
 
     #[test]

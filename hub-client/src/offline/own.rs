@@ -19,6 +19,7 @@ pub mod merge;
 pub mod pending;
 pub mod registration;
 pub mod sender;
+pub mod under_way;
 pub mod write;
 
 use std::sync::Arc;
@@ -28,20 +29,20 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
-use yurt_apimachinery::{Status, meta};
-use yurt_codec::negotiation::{body_format, body_json};
+use yurt_apimachinery::{ResourceVersion, Status, meta};
 use yurt_pool_protocol::names::STALE_HEADER;
 use yurt_runtime::Clock;
 use yurt_runtime::http::Body;
 
-use super::answers::{self, ANSWER_MAX, Answers};
+use super::answers::{self, Answers};
 use super::kept_read::KeptRead;
+use super::record::Record;
 use super::reply::reply;
 use super::{is_away, is_of_gateway};
 use crate::health::CloudReach;
 use pending::Pending;
 use sender::Command;
-use write::{OwnKey, Write};
+use write::{KnownObject, OwnKey, Write};
 
 /// The component whose reads are the held objects.
 const KUBELET: &str = "kubelet";
@@ -106,11 +107,31 @@ impl OwnWrites {
         let Some(local) = self.pending.local(key) else {
             return Ok(None);
         };
-        let object = write::shown(key, local, self.held(key).await.as_ref());
-        let mut response = self.respond(key, request, object)?;
-        let stale = HeaderValue::from_static("true");
-        response.headers_mut().insert(STALE_HEADER, stale);
-        Ok(Some(response))
+        let object = write::shown(key, local, self.known(key).await.listed.as_ref());
+        self.respond_stale(key, request, object).map(Some)
+    }
+
+    /// Answers a GET of the kubelet without the cloud from the cloud's last answer, if the selection has an older state
+    /// of the same object: the link may have been there for too short a time for it to go on. The kubelet computes its
+    /// next patch from this answer, and the hub applies it to the same object.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_later_than_listed<B>(
+        &self,
+        key: &OwnKey,
+        request: &Request<B>,
+    ) -> Result<Option<Response<Body>>, Status> {
+        match self.known(key).await {
+            KnownObject {
+                latest: Some(latest),
+                listed: Some(listed),
+            } if version(&latest) > version(&listed) && meta::text(&latest, "uid") == meta::text(&listed, "uid") => {
+                let object = write::shown(key, latest, Some(&listed));
+                self.respond_stale(key, request, object).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Completes a write that was sent to the cloud, or could not be: accepts it here if the cloud is away.
@@ -133,9 +154,16 @@ impl OwnWrites {
                     // The entry must not overwrite this later write; a refusal means that it cannot.
                     let _ = self.accept(key, &request).await;
                 }
-                return Ok(self
-                    .answers
-                    .keeping(&KeptRead::of_object(KUBELET, &key.path()), response));
+                let read = KeptRead::of_object(KUBELET, &key.path());
+                if !self.pending.awaits_answer(key) {
+                    return Ok(self.answers.keeping(&read, response));
+                }
+                let (pending, key) = (self.pending.clone(), key.clone());
+                return Ok(self.answers.keeping_and(&read, response, move |record| {
+                    if let Some(object) = object_of(&key, record) {
+                        pending.rewrote(&key, &object);
+                    }
+                }));
             }
             Err(status) if !is_away(&status) => return Err(status),
             Err(_) => {}
@@ -145,7 +173,7 @@ impl OwnWrites {
     }
 
     async fn accept(&self, key: &OwnKey, request: &Request<Bytes>) -> Result<Value, Status> {
-        let held = self.held(key).await;
+        let known = self.known(key).await;
         let (pending, key, node, request) = (self.pending.clone(), key.clone(), self.node.clone(), request.clone());
         let accepted = tokio::task::spawn_blocking(move || {
             let write = Write {
@@ -153,33 +181,47 @@ impl OwnWrites {
                 headers: request.headers(),
                 body: request.body(),
             };
-            pending.accept(&key, &node, held, write)
+            pending.accept(&key, &node, known, write)
         });
         accepted.await.map_err(|lost| Status::internal(&lost.to_string()))?
     }
 
-    /// Returns the object as the kubelet last received it from the cloud.
-    async fn held(&self, key: &OwnKey) -> Option<Value> {
-        let kind = key.kind()?;
+    /// Returns the object as the cloud last gave it to the kubelet.
+    async fn known(&self, key: &OwnKey) -> KnownObject {
         let records = self.answers.find_all(&KeptRead::of_object(KUBELET, &key.path())).await;
-        let object = |record| {
-            let format = body_format(Some(answers::content_type(record))).ok()?;
-            let body = answers::plain_text(record, ANSWER_MAX)?;
-            let json = body_json(format, &kind.api_version(), &kind.kind, &body).ok()?;
-            serde_json::from_slice(&json).ok()
-        };
-        let is_whole = |object: &Value| {
-            let namespace = key.namespace.as_deref().unwrap_or_default();
-            meta::text(object, "name") == key.name && meta::text(object, "namespace") == namespace
-        };
-        let version = |object: &Value| meta::text(object, "resourceVersion").parse::<u64>().unwrap_or(0);
-        let read = records.iter().filter_map(object);
-        let held = read.chain((self.cached)(key)).filter(is_whole);
-        held.max_by_key(version)
+        let listed = (self.cached)(key).filter(|object| is_whole(key, object));
+        let read = records.iter().filter_map(|record| object_of(key, record));
+        let latest = read.chain(listed.clone()).max_by_key(version);
+        // A kubelet that does not list the object through this hub knows what it read.
+        let listed = listed.or_else(|| latest.clone());
+        KnownObject { latest, listed }
     }
 
     fn respond<B>(&self, key: &OwnKey, request: &Request<B>, object: Value) -> Result<Response<Body>, Status> {
         let kind = key.kind().ok_or_else(Status::unknown_resource)?;
         reply(kind, request, StatusCode::OK, object, self.clock.unix().secs)
     }
+
+    fn respond_stale<B>(&self, key: &OwnKey, request: &Request<B>, object: Value) -> Result<Response<Body>, Status> {
+        let mut response = self.respond(key, request, object)?;
+        let stale = HeaderValue::from_static("true");
+        response.headers_mut().insert(STALE_HEADER, stale);
+        Ok(response)
+    }
+}
+
+/// Returns the object of a kept answer; `None` if it is another one, or not readable.
+fn object_of(key: &OwnKey, record: &Record) -> Option<Value> {
+    answers::object(record, key.kind()?).filter(|object| is_whole(key, object))
+}
+
+/// True if the object has the name and namespace of `key`.
+fn is_whole(key: &OwnKey, object: &Value) -> bool {
+    let namespace = key.namespace.as_deref().unwrap_or_default();
+    meta::text(object, "name") == key.name && meta::text(object, "namespace") == namespace
+}
+
+/// RV of an object; 0 if it has none.
+fn version(object: &Value) -> ResourceVersion {
+    ResourceVersion(meta::text(object, "resourceVersion").parse().unwrap_or(0))
 }

@@ -2,8 +2,8 @@
 //! shares, whose records evict only each other.
 //!
 //! A record is replaced by a rename, so a power cut leaves the old one or the new one. A disk that is full, or that
-//! fails, costs the new record only: what is on the disk stays, and the caller continues. All functions block, unless they
-//! say otherwise; the callers run them on threads for that.
+//! fails, costs the new record only: what is on the disk stays, and the caller continues. All functions block, unless
+//! they say otherwise; the callers run them on threads for that.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};

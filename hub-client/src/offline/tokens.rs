@@ -1,14 +1,14 @@
 //! Service account tokens that the node requested: while the cloud is away the last real answer is returned unchanged,
 //! as long as it is valid. A token is never invented, because the kubelet would replace a valid one by it.
 //!
-//! A token is valid until its own claim `exp`. By default kube-apiserver sets that of a pod's token for its own audience
-//! a year ahead, and reports the requested 3607 s in `expirationTimestamp` (its flag
+//! A token is valid until its own claim `exp`. By default kube-apiserver sets that of a pod's token for its own
+//! audience a year ahead, and reports the requested 3607 s in `expirationTimestamp` (its flag
 //! `--service-account-extend-token-expiration`). The kubelet uses an answer whose `expirationTimestamp` is past, and
 //! asks again when it next needs the token (`pkg/kubelet/token/token_manager.go`).
 //!
-//! The files have mode 0600. One task writes them, and erases expired ones while the cloud answers. A token that the disk
-//! does not take stays in memory. The kept tokens also name the service accounts of callers whose token the cloud was
-//! never asked about (`issued`).
+//! The files have mode 0600. One task writes them, and erases expired ones while the cloud answers. A token that the
+//! disk does not take stays in memory. The kept tokens also name the service accounts of callers whose token the cloud
+//! was never asked about (`issued`).
 
 pub mod claims;
 mod issued;

@@ -1,5 +1,5 @@
-//! `/pods`: the pods of this node, as the kubelet lists them through this hub. So the answer comes from the hub's data while
-//! the cloud is away.
+//! `/pods`: the pods of this node, as the kubelet lists them through this hub. So the answer comes from the hub's data
+//! while the cloud is away.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

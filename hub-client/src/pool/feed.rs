@@ -1,8 +1,9 @@
 //! Feed of the leader: sends every replica to the coordinator, fenced, starting at the coordinator's position.
 //!
 //! One task per collection, one request in flight. While an answer is awaited, the next batch accumulates in the
-//! collection itself, which is the only queue. `yurt_pool_protocol::resume` decides how to continue from the coordinator's
-//! position, `yurt_pool_protocol::feed` builds the bodies, `snapshot` sends a whole state, [`progress`] tracks the lag.
+//! collection itself, which is the only queue. `yurt_pool_protocol::resume` decides how to continue from the
+//! coordinator's position, `yurt_pool_protocol::feed` builds the bodies, `snapshot` sends a whole state, [`progress`]
+//! tracks the lag.
 
 mod history;
 pub mod progress;
@@ -79,6 +80,8 @@ pub struct Feeder {
     pub token: CancellationToken,
     /// True if the coordinator accepts gzip; read from its state before each start.
     pub gzip: AtomicBool,
+    /// True if the last membership was refused because it lacks this node.
+    pub is_no_member: AtomicBool,
 }
 
 /// Body ready to send.
@@ -124,14 +127,9 @@ impl Feeder {
     async fn feed(&self) {
         self.replica.collection().reached(ResourceVersion::ZERO).await;
         let mut snapshot = false;
-        // True if the last membership was refused because it lacks this node.
-        let mut is_refused = false;
         loop {
             let outcome = match self.open(snapshot).await {
-                Ok((reader, generation)) => {
-                    is_refused = false;
-                    self.follow(reader, generation).await
-                }
+                Ok((reader, generation)) => self.follow(reader, generation).await,
                 Err(interrupted) => interrupted,
             };
             match outcome {
@@ -153,7 +151,7 @@ impl Feeder {
                     snapshot = false;
                     self.data.failures().refused(&self.what(), &why);
                     // Labels that are set one after the other make this node a member a moment later.
-                    if std::mem::replace(&mut is_refused, true) {
+                    if self.is_no_member.swap(true, Ordering::Relaxed) {
                         self.leadership.not_a_member();
                     }
                     tokio::time::sleep(REFUSED_PAUSE.0).await;
@@ -336,8 +334,8 @@ impl Feeder {
         })
     }
 
-    /// Sends one batch. Returns whether it reported fresh data. With the failpoint `leader-clock-check=off` it repeats the
-    /// batch after a fence.
+    /// Sends one batch. Returns whether it reported fresh data. With the failpoint `leader-clock-check=off` it repeats
+    /// the batch after a fence.
     async fn send_until_accepted(
         &self,
         generation: u64,
@@ -368,6 +366,7 @@ impl Feeder {
 
     /// Records that the coordinator has everything that was here at `read_at`.
     fn delivered(&self, up_to: ResourceVersion, read_at: BootTime) {
+        self.is_no_member.store(false, Ordering::Relaxed);
         let position = self.replica.collection().read(|c| c.position());
         self.progress.delivered(self.replica.name(), up_to, position, read_at);
         let took = self.progress.now().since(read_at);

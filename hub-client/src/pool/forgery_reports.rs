@@ -1,7 +1,8 @@
 //! Reports forged data to the coordinator, and checks what other members report.
 //!
 //! A check compares one object at the coordinator with the cloud, under this node's own identity: over its own link, or
-//! through the relay of a peer while it has none. [`warnings`](crate::replicas::warnings) (pure) decides what is checked when.
+//! through the relay of a peer while it has none. [`warnings`](crate::replicas::warnings) (pure) decides what is
+//! checked when.
 
 use std::sync::Arc;
 use std::time::Duration;

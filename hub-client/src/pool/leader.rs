@@ -40,6 +40,8 @@ pub struct Leader {
     pub wake: Arc<Notify>,
     /// ConfigMap `yurt-hub-cfg`, which lists the resources to share.
     pub hub_config: watch::Receiver<Arc<HubConfig>>,
+    /// True if the hubs of the pool relay for each other.
+    pub relays: bool,
 }
 
 // === impl Leader ===
@@ -74,7 +76,7 @@ impl Leader {
         };
         group.spawn("informer-sync", sync.run(group.token()));
         if self.upstreams.cloud.server().delegate.is_none() {
-            tracing::warn!("Heartbeat forwarding for cut-off nodes is disabled: set --delegate-kubeconfig");
+            self.log_no_forwarding();
             return;
         }
         let forward = Forward {
@@ -91,6 +93,16 @@ impl Leader {
         group.spawn("forward-heartbeats", forward.run(group.token()));
     }
 
+    fn log_no_forwarding(&self) {
+        if self.relays {
+            tracing::info!(
+                "Heartbeat forwarding is disabled: heartbeats of cut-off nodes need the relay, or --delegate-kubeconfig"
+            );
+        } else {
+            tracing::warn!("Heartbeat forwarding for cut-off nodes is disabled: set --delegate-kubeconfig");
+        }
+    }
+
     fn feed(&self, group: &TaskGroup, leadership: &Arc<Leadership>, replica: Arc<Replica>) {
         let gone = replica.gone().clone();
         let feeder = Feeder {
@@ -103,6 +115,7 @@ impl Leader {
             progress: self.progress.clone(),
             token: group.token(),
             gzip: AtomicBool::default(),
+            is_no_member: AtomicBool::default(),
         };
         group.spawn("feed", async move {
             gone.run_until_cancelled(feeder.run()).await;

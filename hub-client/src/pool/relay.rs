@@ -1,11 +1,11 @@
 //! Relay: a node that is cut off from the cloud reaches it through the hub of another node of its pool.
 //!
 //! The accepting side ([`advertise`], [`serve`]) takes connections of members only. It serves one kind of request:
-//! `CONNECT` to a cloud server of its own hub's configuration. [`admission`] (pure) limits peers, targets and concurrency of
-//! tunnels; [`tunnel`] copies bytes at a bounded rate ([`token_bucket`], pure). The dialling side ([`client`]) finds peers in
-//! node leases of the pool and tries them in the order of [`route`] (pure). Inside the tunnel the node speaks TLS with
-//! the cloud itself, with its own certificate. A peer can refuse or cut the tunnel; it can neither read nor inject
-//! data.
+//! `CONNECT` to a cloud server of its own hub's configuration. [`admission`] (pure) limits peers, targets and
+//! concurrency of tunnels; [`tunnel`] copies bytes at a bounded rate ([`token_bucket`], pure). The dialling side
+//! ([`client`]) finds peers in node leases of the pool and tries them in the order of [`route`] (pure). Inside the
+//! tunnel the node speaks TLS with the cloud itself, with its own certificate. A peer can refuse or cut the tunnel; it
+//! can neither read nor inject data.
 
 pub mod address;
 pub mod admission;

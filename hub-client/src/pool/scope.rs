@@ -1,9 +1,10 @@
 //! Shares further resources with the pool, as the cloud's ConfigMap `yurt-hub-cfg` lists them.
 //!
-//! The leader sends the list to the coordinator. All hubs read it there, and copy the resources that the ConfigMap lists
-//! for them, too ([`agreed`]). A hub without a coordinator uses the ConfigMap alone. Every hub follows the ConfigMap
-//! ([`hub_config`](crate::hub_config)); `discover` looks up a listed resource. An unusable entry is reported and does not
-//! affect the other entries. An unreadable list, or an entry whose lookup is late, leaves the shared resources unchanged.
+//! The leader sends the list to the coordinator. All hubs read it there, and copy the resources that the ConfigMap
+//! lists for them, too ([`agreed`]). A hub without a coordinator uses the ConfigMap alone. Every hub follows the
+//! ConfigMap ([`hub_config`](crate::hub_config)); `discover` looks up a listed resource. An unusable entry is reported
+//! and does not affect the other entries. An unreadable list, or an entry whose lookup is late, leaves the shared
+//! resources unchanged.
 
 pub mod agreed;
 pub(crate) mod discover;
@@ -25,6 +26,7 @@ use yurt_runtime::http::client::HttpClient;
 
 use super::election::driver::Leadership;
 use crate::hub_config::HubConfig;
+use crate::replicas::scope::SHARE_AGAIN;
 use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
 
@@ -92,13 +94,18 @@ impl ScopeSender {
             let mut found = self.look_up(&read, &mut verified).await;
             let mut pause = if found.look_again { LOOK_AGAIN } else { Duration::MAX };
             if let Some(resources) = found.resources.take() {
-                let known = told.take().filter(|(before, _)| *before == resources);
+                // Without a coordinator the disk may not have let all of them begin.
+                let is_told = |(before, _): &(Vec<_>, _)| self.coordinator.is_some() && *before == resources;
+                let known = told.take().filter(is_told);
                 let answer = match known {
                     Some((_, refused)) => Ok(refused),
                     None => self.tell(&resources).await,
                 };
                 match answer {
                     Ok(refused) => {
+                        if self.coordinator.is_none() && !refused.is_empty() {
+                            pause = SHARE_AGAIN;
+                        }
                         found.problems.extend(refused.iter().cloned());
                         told = Some((resources, refused));
                     }
@@ -116,8 +123,8 @@ impl ScopeSender {
         }
     }
 
-    /// Looks up the listed resources. A known one is looked up once per leadership, and stays shared if that fails. An old
-    /// list removes none: it is used only while the cloud confirms it.
+    /// Looks up the listed resources. A known one is looked up once per leadership, and stays shared if that fails. An
+    /// old list removes none: it is used only while the cloud confirms it.
     async fn look_up(&self, read: &HubConfig, verified: &mut BTreeSet<GroupVersionResource>) -> Found {
         let list_problem = |why: String| Found {
             problems: vec![Problem {
@@ -167,11 +174,11 @@ impl ScopeSender {
         }
     }
 
-    /// Sends the resources to the coordinator. Returns the entries that it refused.
+    /// Sends the resources to the coordinator. Returns the entries that it refused, or without one those that this hub
+    /// could not begin or end to copy.
     async fn tell(&self, resources: &[SharedResource]) -> Result<Vec<Problem>, String> {
         let Some(coordinator) = &self.coordinator else {
-            self.data.share(resources).await;
-            return Ok(Vec::new());
+            return Ok(self.data.share(resources).await);
         };
         if !coordinator.leadership.may_act() {
             return Err("leadership is uncertain".to_owned());

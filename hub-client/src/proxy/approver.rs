@@ -1,12 +1,13 @@
 //! Decides which filters apply to a request, and holds the request until they can run.
 //!
 //! The table of [`binding`](crate::filter::binding) follows ConfigMap `yurt-hub-cfg`. A request for a resource that a
-//! filter may be bound to waits until the ConfigMap and the inputs of its filters are known. The wait is bounded; then the
-//! request is refused, because its data must not pass unfiltered. All other requests are not delayed. A
-//! change of the table ends the open watches whose filters it changes, and no others.
+//! filter may be bound to waits until the ConfigMap and the inputs of its filters are known. The wait is bounded; then
+//! the request is refused, because its data must not pass unfiltered. A write whose answer is such data is refused
+//! without a wait. All other requests are not delayed. A change of the table ends the open watches whose filters it
+//! changes, and no others.
 //!
-//! Filters know a caller by its service account if an entry names that, else by the component of its User-Agent. The name
-//! is looked up once per request, with the filters and the edition of the same state of the table.
+//! Filters know a caller by its service account if an entry names that, else by the component of its User-Agent. The
+//! name is looked up once per request, with the filters and the edition of the same state of the table.
 
 mod editions;
 
@@ -24,7 +25,7 @@ use yurt_apimachinery::{GroupResource, RequestInfo, Status, Verb};
 use yurt_runtime::http::Body;
 
 use crate::filter::binding::{Fault, Table, VERBS};
-use crate::filter::{Chain, Inputs};
+use crate::filter::{Chain, Inputs, PodTrust};
 use crate::hub_config::{self, HubConfig};
 use crate::replicas::PoolData;
 use editions::Editions;
@@ -40,8 +41,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Seconds after which a refused client tries again.
 const RETRY_AFTER: u32 = 1;
 
-/// Subresources without an object of the resource: streams, and requests to the pod or the Service itself. No filter can
-/// be bound to them.
+/// Subresources without an object of the resource: streams, and requests to the pod or the Service itself. No filter
+/// can be bound to them.
 const NO_OBJECTS: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 /// State of the filters' configuration.
@@ -63,7 +64,9 @@ pub struct Approver {
     state: watch::Receiver<Arc<Approval>>,
     /// Inputs of the filters.
     data: Arc<PoolData>,
-    /// True if this node is in a pool.
+    /// Trust of pods in the hub's certificate for them.
+    trust: watch::Receiver<PodTrust>,
+    /// True if this node is known to be in a pool.
     has_pool: bool,
     /// Places of waiting requests.
     waiting: Semaphore,
@@ -192,11 +195,18 @@ fn waits_for(config: &HubConfig) -> String {
 // === impl Approver ===
 
 impl Approver {
-    /// Creates it. `data` has the inputs of the filters; `has_pool` is true if this node is in a pool.
-    pub fn new(state: watch::Receiver<Arc<Approval>>, data: Arc<PoolData>, has_pool: bool) -> Self {
+    /// Creates it. `data` and `trust` are the inputs of the filters; `has_pool` is true if this node is known to be in
+    /// a pool.
+    pub fn new(
+        state: watch::Receiver<Arc<Approval>>,
+        data: Arc<PoolData>,
+        trust: watch::Receiver<PodTrust>,
+        has_pool: bool,
+    ) -> Self {
         Self {
             state,
             data,
+            trust,
             has_pool,
             waiting: Semaphore::new(WAITING_MAX),
         }
@@ -210,7 +220,7 @@ impl Approver {
         let is_read = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch);
         let is_object = !NO_OBJECTS.contains(&info.subresource.as_deref().unwrap_or_default());
         let can_bind = info.is_resource && is_read && is_object && self.state.borrow().table.is_filterable(info);
-        if !can_bind || caller.component.is_empty() && caller.account().is_none() {
+        if !can_bind || !is_named(caller) {
             return Ok(Approved::default());
         }
         let (until, resource) = (Instant::now() + WAIT_MAX, info.group_resource());
@@ -245,11 +255,14 @@ impl Approver {
     }
 
     /// Returns the filters of the caller's reads that show the object of this write, and their edition. Does not wait.
-    #[must_use]
-    pub fn reads_of(&self, caller: &Caller, info: &RequestInfo) -> (Vec<Chain>, u64) {
+    ///
+    /// # Errors
+    /// 503 with the reason if the configuration is unknown, and only it can bind a filter to these reads. A component
+    /// with filters by default may write: a new node registers and reports.
+    pub fn reads_of(&self, caller: &Caller, info: &RequestInfo) -> Result<(Vec<Chain>, u64), Status> {
         let (state, mut chains) = (self.state.borrow().clone(), Vec::<Chain>::new());
         if !state.table.is_filterable(info) {
-            return (chains, 0);
+            return Ok((chains, 0));
         }
         let reader = Reader::of(caller, state.knows_accounts);
         let (name, edition) = state.known_as(&reader, &info.group_resource());
@@ -259,24 +272,34 @@ impl Approver {
                 chains.push(chain);
             }
         }
-        (chains, edition)
+        // The answer to a delete is the cloud's, whatever filters there are.
+        let is_unjudged = chains.is_empty() && info.verb != Verb::Delete && is_named(caller);
+        match &state.waits_for {
+            Some(why) if is_unjudged => Err(refused(&info.group_resource(), why)),
+            _ => Ok((chains, edition)),
+        }
     }
 
-    /// Waits for the inputs that `chain` depends on. Without members the filters hide what depends on them, and without the
-    /// NodePool's hostNetwork they change nothing, so the request is answered after the wait.
+    /// Waits for the inputs that `chain` depends on. Without members the filters hide what depends on them, and without
+    /// the NodePool's hostNetwork they change nothing, so the request is answered after the wait. For an unknown pool
+    /// nothing waits: a Node may be registered much later. A new node awaits the trust of pods: those that start
+    /// without it do without the hub until they restart.
     async fn wait_for_inputs(&self, chain: &Chain, resource: &GroupResource, until: Instant) -> Result<(), Status> {
         // Local statuses are known from the start.
         let Inputs {
             services,
             members,
             host_network,
+            trust,
             ..
         } = chain.inputs();
         let value = (host_network && self.has_pool).then(|| self.data.host_network().want());
         let is_unknown = || value.as_ref().is_some_and(|value| value.borrow().is_none());
         let served = |name: &str| self.data.replicas().named(name).is_some_and(|one| one.is_served());
         let has_no_members = || self.has_pool && self.data.membership().names().is_none();
-        let is_missing = || services && !served("services") || members && has_no_members() || is_unknown();
+        let is_awaited = || trust && *self.trust.borrow() == PodTrust::Awaited;
+        let is_missing =
+            || services && !served("services") || members && has_no_members() || is_unknown() || is_awaited();
         if !is_missing() {
             return Ok(());
         }
@@ -290,12 +313,21 @@ impl Approver {
                     );
                     return Err(refused(resource, &why));
                 }
+                if is_awaited() {
+                    let why = "the hub has requested a certificate that pods trust, which is not issued yet";
+                    return Err(refused(resource, why));
+                }
                 return Ok(());
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         Ok(())
     }
+}
+
+/// True if an entry can name this caller.
+fn is_named(caller: &Caller) -> bool {
+    !caller.component.is_empty() || caller.account().is_some()
 }
 
 fn refused(resource: &GroupResource, why: &str) -> Status {

@@ -12,19 +12,22 @@
 //!   while the cloud is away. A cached "denied" is reviewed again after a short time. Without a verdict and without the
 //!   cloud the caller gets 429: the client then waits and keeps its resourceVersion. A 403 would make it relist.
 //! * At most one review is in flight per caller and attributes. All waiting requests share it, and it completes even if
-//!   they hang up. A peer that needs another review waits for its turn (peers.rs). So made-up tokens cost
-//!   little.
+//!   they hang up. One without a verdict is repeated after a few seconds (failed.rs). A peer that needs another review
+//!   waits for its turn (peers.rs). So made-up tokens cost little.
 //! * The verdicts survive a restart; callers are stored as keyed hashes. The file is written in the background, at most
 //!   once a minute, and when the cloud is lost. A crash only costs further reviews.
-//! * While the cloud is away, a token without a verdict of its own has those of its service account, if the cloud issued
-//!   it through this hub. So a pod keeps its rights when the cloud is lost between the renewal of its token and its use.
-//! * A revoked right ends with the cloud's next verdict. Until then it remains usable for [`decision::ALLOWED_FOR`]
-//!   after the last "allowed", and for [`decision::KEPT_FOR`] while the cloud is away. A token is accepted until its
-//!   `exp` at most.
+//! * While the cloud is away, a token without a verdict of its own has those of its service account, if the cloud
+//!   issued it through this hub. So a pod keeps its rights when the cloud is lost between the renewal of its token and
+//!   its use.
+//! * A success of the cloud that is passed on is an "allowed", too, if this node has the data that was read.
+//! * A revoked right ends with the cloud's next verdict, or with its 403 to such a request. Until then it remains
+//!   usable for [`decision::ALLOWED_FOR`] after the last "allowed", and for [`decision::KEPT_FOR`] while the cloud is
+//!   away. A token is accepted until its `exp` at most.
 
 pub mod answers;
 pub mod credential;
 pub mod decision;
+pub mod failed;
 pub mod kept;
 pub mod peers;
 pub mod review;
@@ -44,7 +47,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::BootTime;
-use yurt_apimachinery::{RequestInfo, Status};
+use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::pki::write_secret;
 use yurt_runtime::{Clock, TaskGroup};
 
@@ -54,9 +57,10 @@ use crate::offline::tokens::{Accounts, RefusedTokens};
 use answers::Answers;
 use credential::{Key, Salt};
 use decision::{AccessVerdict, KnownAccess, Next};
+use failed::FailedReviews;
 use kept::{KeptAnswers, Wall};
 use peers::{Peers, Turn};
-use review::Reviews;
+use review::{NoVerdict, Reviews};
 
 /// Name of the file below the cache folder.
 pub const FILE: &str = "authorizations";
@@ -66,7 +70,7 @@ const QUESTIONS_MAX: usize = 128;
 const BEHIND_MAX: usize = 16;
 /// Maximum wait for the turn of a peer with several reviews.
 const TURN_MAX: Duration = Duration::from_secs(15);
-/// `Retry-After` in seconds, without a verdict and without the cloud.
+/// `Retry-After` in seconds, without a verdict and without the cloud or with too many reviews.
 const RETRY_AFTER: u32 = 5;
 /// Delay of a write after a new verdict; further verdicts of that time share the write.
 const SAVED_AFTER: Duration = Duration::from_secs(2);
@@ -116,6 +120,8 @@ struct Inner {
     // Leaf lock: never held during a review or a write.
     answers: Mutex<Answers>,
     // Leaf lock.
+    failed: Mutex<FailedReviews>,
+    // Leaf lock.
     peers: Mutex<Peers>,
     // No other lock is taken while this one is held.
     asked: Mutex<HashMap<Key, PendingReview>>,
@@ -126,16 +132,8 @@ struct Inner {
     news: Notify,
 }
 
-/// A request has no verdict of the cloud.
-enum NoVerdict {
-    /// The hub does not ask the cloud now. An older verdict does not count: the cloud may have another one.
-    NotAsked(String),
-    /// The cloud does not answer.
-    Unanswered(String),
-}
-
 /// Review in flight.
-type PendingReview = Shared<BoxFuture<'static, Result<AccessVerdict, String>>>;
+type PendingReview = Shared<BoxFuture<'static, Result<AccessVerdict, NoVerdict>>>;
 
 /// Removes a review from the map when it ends, with any result.
 struct Asked {
@@ -156,6 +154,7 @@ impl Authorizer {
             salt,
             wall,
             answers: Mutex::new(answers),
+            failed: Mutex::default(),
             peers: Mutex::default(),
             asked: Mutex::default(),
             file,
@@ -195,27 +194,64 @@ impl Authorizer {
         let verdict = match inner.next(&key, credential) {
             Next::Answer(verdict) => verdict,
             Next::AnswerAndAsk(verdict) => {
-                drop(inner.question(key, caller, attributes, BEHIND_MAX, None));
+                if inner.recent_failure(&key).is_none() {
+                    drop(inner.question(key, caller, attributes, BEHIND_MAX, None));
+                }
                 verdict
             }
             Next::Ask => {
                 let answer = inner.ask(key, caller, attributes).await;
                 let left = |none: NoVerdict| match none {
-                    NoVerdict::NotAsked(why) => Err(why),
-                    NoVerdict::Unanswered(why) => inner.unanswered(&key, credential).ok_or(why),
+                    NoVerdict::NotAsked { why, retry_after } => Err((why, retry_after)),
+                    NoVerdict::Unanswered(why) => inner.unanswered(&key, credential).ok_or((why, RETRY_AFTER)),
+                    NoVerdict::Undecided(why) => inner.undecided(&key, credential).ok_or((why, RETRY_AFTER)),
                 };
-                answer.or_else(left).map_err(|why| not_known(credential, info, &why))?
+                let later = |(why, seconds): (String, u32)| not_known(credential, info, &why, seconds);
+                answer.or_else(left).map_err(later)?
             }
-            Next::TryLater => return Err(not_known(credential, info, "the cloud does not answer")),
+            Next::TryLater => return Err(not_known(credential, info, "the cloud does not answer", RETRY_AFTER)),
         };
-        in_status(verdict, credential, info)
+        in_status(verdict, caller, info)
     }
 
     /// Learns from a success of the cloud that `caller` may do what `info` describes; saves the review.
     pub fn learn_allowed(&self, caller: &Caller, info: &RequestInfo) {
-        if caller.credential != Credential::Node {
-            let key = self.0.keys(&caller.credential, &review::attributes(info));
-            self.0.answered(key, caller.origin, &Ok(AccessVerdict::Allowed));
+        if caller.credential == Credential::Node {
+            return;
+        }
+        let key = self.0.keys(&caller.credential, &review::attributes(info));
+        // Gets of many names must not evict the right to the list and the watch.
+        let evicts = |key: &Key| !self.0.answers.lock().has_room(key);
+        if info.verb == Verb::Get && (evicts(&key.own) || key.account.as_ref().is_some_and(evicts)) {
+            return;
+        }
+        self.0.answered(key, caller.origin, &Ok(AccessVerdict::Allowed));
+    }
+
+    /// Learns from a refusal of the cloud that `caller` may no longer do what `info` describes. Replaces "allowed"
+    /// alone, of the caller or of its account: denied callers are unlimited in number.
+    pub fn learn_denied(&self, caller: &Caller, info: &RequestInfo) {
+        let key = self.0.keys(&caller.credential, &review::attributes(info));
+        let now = self.0.means.clock.boot();
+        let is_allowed = |key: Key| {
+            let known = self.0.answers.lock().known(&key, now);
+            known.is_some_and(|known| known.verdict == AccessVerdict::Allowed)
+        };
+        if is_allowed(key.own) || key.account.is_some_and(is_allowed) {
+            self.0.answered(key, caller.origin, &Ok(AccessVerdict::Denied));
+        }
+    }
+
+    /// Learns from a 401 of the cloud that it does not know the token of `caller`, whatever it allowed before.
+    pub fn learn_unknown(&self, caller: &Caller) {
+        let Credential::Token(token) = &caller.credential else {
+            return;
+        };
+        (self.0.means.refused)(token);
+        let key = self.0.keys(&caller.credential, &Value::Null).own;
+        if self.0.answers.lock().forget_caller(&key) {
+            self.0.is_dirty.store(true, Ordering::Relaxed);
+            self.0.news.notify_one();
         }
     }
 
@@ -295,9 +331,15 @@ impl Inner {
         decision::next(known, reach, self.is_over(credential))
     }
 
-    /// Returns the cached verdict for a caller whose review had no result.
+    /// Returns the cached verdict for a caller whose review the cloud did not answer.
     fn unanswered(&self, key: &Keys, credential: &Credential) -> Option<AccessVerdict> {
         decision::unanswered(self.known_without_the_cloud(key), self.is_over(credential))
+    }
+
+    /// Returns the cached verdict for a caller whose review the cloud answered without a verdict.
+    fn undecided(&self, key: &Keys, credential: &Credential) -> Option<AccessVerdict> {
+        let known = self.answers.lock().known(&key.own, self.means.clock.boot());
+        decision::undecided(known, self.is_over(credential))
     }
 
     /// Returns the caller's verdict, else that of its service account.
@@ -305,6 +347,11 @@ impl Inner {
         let (answers, now) = (self.answers.lock(), self.means.clock.boot());
         let of_account = || key.account.and_then(|account| answers.known(&account, now));
         answers.known(&key.own, now).or_else(of_account)
+    }
+
+    /// Returns the result of a review that had no verdict a moment ago.
+    fn recent_failure(&self, key: &Keys) -> Option<NoVerdict> {
+        self.failed.lock().recent(&key.own, self.means.clock.boot())
     }
 
     fn is_over(&self, credential: &Credential) -> bool {
@@ -335,10 +382,17 @@ impl Inner {
         caller: &Caller,
         attributes: Value,
     ) -> Result<AccessVerdict, NoVerdict> {
-        let not_asked = |why: &str| NoVerdict::NotAsked(why.to_owned());
+        let later = |why: &str, retry_after| NoVerdict::NotAsked {
+            why: why.to_owned(),
+            retry_after,
+        };
+        let not_asked = |why: &str| later(why, RETRY_AFTER);
         let in_flight = self.asked.lock().get(&key.own).cloned();
         if let Some(question) = in_flight {
-            return question.await.map_err(NoVerdict::Unanswered);
+            return question.await;
+        }
+        if let Some(none) = self.recent_failure(&key) {
+            return Err(none);
         }
         let turn = self.peers.lock().turn(caller.origin, self.means.clock.boot());
         let turn = turn.ok_or_else(|| not_asked("too many peers have reviews in flight"))?;
@@ -348,12 +402,20 @@ impl Inner {
         if let Next::Answer(verdict) | Next::AnswerAndAsk(verdict) = self.next(&key, &caller.credential) {
             return Ok(verdict);
         }
-        if self.peers.lock().is_refused(caller.origin, self.means.clock.boot()) {
-            return Err(not_asked("the cloud did not know a token of this peer a moment ago"));
+        if let Some(none) = self.recent_failure(&key) {
+            return Err(none);
+        }
+        let refused = self.peers.lock().refusal(caller.origin, self.means.clock.boot());
+        if let Some(refusal) = refused {
+            if refusal.caller == key.own.caller {
+                return Ok(AccessVerdict::Unauthorized);
+            }
+            let why = "the cloud did not know a token of this peer a moment ago";
+            return Err(later(why, refusal.seconds_left));
         }
         let question = self.question(key, caller, attributes, QUESTIONS_MAX, Some(turn));
         let question = question.ok_or_else(|| not_asked(&format!("{QUESTIONS_MAX} reviews are in flight already")))?;
-        question.await.map_err(NoVerdict::Unanswered)
+        question.await
     }
 
     /// Returns the review of this key: the one in flight, or a new one if fewer than `max` are in flight. It runs
@@ -382,7 +444,7 @@ impl Inner {
         let stop = self.means.tasks.token();
         let answering = self.means.tasks.detached("ask-authorization", async move {
             let answer = stop.run_until_cancelled(asking).await;
-            let answer = answer.unwrap_or_else(|| Err("the hub stops".to_owned()));
+            let answer = answer.unwrap_or_else(|| Err("the hub stops".to_owned().into()));
             if let (Ok(AccessVerdict::Unauthorized), Credential::Token(token)) = (&answer, &credential) {
                 (in_flight.inner.means.refused)(token);
             }
@@ -390,22 +452,29 @@ impl Inner {
             drop(turn);
             answer
         });
-        let question = answering.map(|answer| answer.unwrap_or_else(|lost| Err(lost.to_string())));
+        let question = answering.map(|answer| answer.unwrap_or_else(|lost| Err(lost.to_string().into())));
         let question = question.boxed().shared();
         asked.insert(key.own, question.clone());
         Some(question)
     }
 
-    fn answered(&self, key: Keys, origin: Origin, answer: &Result<AccessVerdict, String>) {
+    fn answered(&self, key: Keys, origin: Origin, answer: &Result<AccessVerdict, NoVerdict>) {
         let now = self.means.clock.boot();
-        let Ok(verdict) = *answer else {
-            self.answers.lock().failed(&key.own, now);
-            self.means.wake.notify_one();
-            return;
+        let verdict = match answer {
+            Ok(verdict) => *verdict,
+            Err(none) => {
+                self.failed.lock().failed(key.own, none, now);
+                self.means.wake.notify_one();
+                return;
+            }
         };
+        self.failed.lock().answered(&key.own);
         let before = if verdict == AccessVerdict::Unauthorized {
-            self.peers.lock().refused(origin, now);
-            self.answers.lock().forget(&key.own)
+            self.peers.lock().refused(origin, key.own.caller, now);
+            let mut answers = self.answers.lock();
+            let before = answers.forget(&key.own);
+            let had_others = answers.forget_caller(&key.own);
+            before.or(had_others.then_some(AccessVerdict::Allowed))
         } else {
             let mut answers = self.answers.lock();
             if let Some(account) = key.account {
@@ -482,20 +551,24 @@ fn name_of(credential: &Credential) -> &str {
     }
 }
 
-fn in_status(verdict: AccessVerdict, credential: &Credential, info: &RequestInfo) -> Result<(), Status> {
+fn in_status(verdict: AccessVerdict, caller: &Caller, info: &RequestInfo) -> Result<(), Status> {
     match verdict {
         AccessVerdict::Allowed => Ok(()),
         AccessVerdict::Unauthorized => Err(Status::unauthorized()),
-        AccessVerdict::Denied => Err(info.forbidden(name_of(credential), "")),
+        AccessVerdict::Denied => {
+            // The cloud accepted the token, so what it claims is true.
+            let account = caller.account();
+            Err(info.forbidden(account.as_deref().unwrap_or(name_of(&caller.credential)), ""))
+        }
     }
 }
 
-fn not_known(credential: &Credential, info: &RequestInfo, why: &str) -> Status {
+fn not_known(credential: &Credential, info: &RequestInfo, why: &str, retry_after: u32) -> Status {
     let message = format!(
         "whether {} may {} {} is not known on this node, and the cloud cannot review it: {why}",
         name_of(credential),
         info.verb.as_str(),
         info.group_resource(),
     );
-    Status::too_many_requests(message, RETRY_AFTER)
+    Status::too_many_requests(message, retry_after)
 }

@@ -1,8 +1,9 @@
 //! Bodies that the hub holds whole, because it changes them: limits on their bytes in memory.
 //!
-//! The bytes of a request count from its declared length on until the cloud has it. Those of an object that is read count
-//! while they arrive, in plain text, until its client has it. A body beyond a limit gets 429 at once: the client decides
-//! how long it would keep the others waiting. The answer of a write has its room before the cloud gets the write.
+//! The bytes of a request count from its declared length on until the cloud has it. Those of an object that is read
+//! count while they arrive, in plain text, until its client has it. A body beyond a limit gets 429 at once: the client
+//! decides how long it would keep the others waiting. The answer of a write has its room before the cloud gets the
+//! write.
 
 use std::sync::Arc;
 

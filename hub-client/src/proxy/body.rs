@@ -1,5 +1,7 @@
 //! Request body with a limit on the total time that its sender keeps the hub waiting: a body that never ends would hold
-//! a place forever.
+//! a place forever. The place is free once the answer begins, and then the limit ends.
+//!
+//! A proxied request may last as long as its backend likes, so each part of its body has the whole limit.
 //!
 //! Time in which the reader does not poll is not counted: a slow link to the cloud is not the sender's fault.
 
@@ -22,13 +24,23 @@ pub const WAIT_MAX: Duration = Duration::from_secs(10);
 pub struct Timed<B> {
     body: B,
     left: Duration,
+    /// True if each part has the whole limit.
+    renews: bool,
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
     late: Late,
 }
 
-/// Flag: the body was too slow. Clones share it.
+/// State of the limit. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Late(Arc<AtomicBool>);
+pub struct Late(Arc<LimitState>);
+
+#[derive(Debug, Default)]
+struct LimitState {
+    /// True if the body was too slow.
+    is_late: AtomicBool,
+    /// True if the answer has begun.
+    is_answered: AtomicBool,
+}
 
 // === impl Late ===
 
@@ -36,8 +48,13 @@ impl Late {
     /// Returns the status for the sender if the body was too slow.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
-        let is_late = self.0.load(Ordering::Relaxed);
+        let is_late = self.0.is_late.load(Ordering::Relaxed);
         is_late.then(|| Status::bad_request(format!("the request body did not come within {WAIT_MAX:?} of waiting")))
+    }
+
+    /// Ends the limit: the answer begins.
+    pub fn answered(&self) {
+        self.0.is_answered.store(true, Ordering::Relaxed);
     }
 }
 
@@ -49,9 +66,15 @@ impl<B> Timed<B> {
         Self {
             body,
             left: WAIT_MAX,
+            renews: false,
             waiting: None,
             late,
         }
+    }
+
+    /// Gives each part of the body the whole limit.
+    pub fn renew_for_each_part(&mut self) {
+        self.renews = true;
     }
 }
 
@@ -65,15 +88,22 @@ where
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             if let Some((since, _)) = self.waiting.take() {
-                self.left = self.left.saturating_sub(since.elapsed());
+                self.left = match self.renews {
+                    true => WAIT_MAX,
+                    false => self.left.saturating_sub(since.elapsed()),
+                };
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        if self.late.0.is_answered.load(Ordering::Relaxed) {
+            self.waiting = None;
+            return Poll::Pending;
         }
         let left = self.left;
         let wait = || (Instant::now(), Box::pin(tokio::time::sleep(left)));
         let (_, over) = self.waiting.get_or_insert_with(wait);
         ready!(over.as_mut().poll(cx));
-        self.late.0.store(true, Ordering::Relaxed);
+        self.late.0.is_late.store(true, Ordering::Relaxed);
         Poll::Ready(Some(Err("the request body did not come in time".into())))
     }
 
@@ -116,6 +146,27 @@ mod tests {
         assert!(body.collect().await.is_err());
         assert_eq!(began.elapsed(), WAIT_MAX);
         assert_eq!(late.status().unwrap().code(), 400);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_part_of_a_proxied_body_has_the_whole_limit() {
+        let late = Late::default();
+        for (every, arrives) in [(9 * SECOND, true), (11 * SECOND, false)] {
+            let mut body = Timed::new(trickle(every, 20), late.clone());
+            body.renew_for_each_part();
+            assert_eq!(body.collect().await.is_ok(), arrives, "a part every {every:?}");
+            assert_eq!(late.status().is_none(), arrives);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limit_ends_when_the_answer_begins() {
+        let late = Late::default();
+        let mut body = Timed::new(trickle(30 * SECOND, 2), late.clone());
+        assert!(tokio::time::timeout(9 * SECOND, body.frame()).await.is_err());
+        late.answered();
+        assert_eq!(body.collect().await.unwrap().to_bytes().len(), 2);
+        assert!(late.status().is_none());
     }
 
     #[tokio::test(start_paused = true)]

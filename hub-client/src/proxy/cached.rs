@@ -8,26 +8,31 @@
 //! | get of one object | the cloud | the complete replica that knows most about it |
 //! | any read of an excluded component | the cloud | 503 |
 //!
-//! While the cloud answers, it decides in every doubt: about rights, forms, and positions that the replica does not have.
-//! Reads with filters are answered by `filtered.rs`.
+//! `offline.rs` answers a get without the cloud before, if a later answer of the cloud is kept.
+//!
+//! While the cloud answers, it decides in every doubt: about rights, forms, and positions that the replica does not
+//! have. Reads with filters are answered by `filtered.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::ACCEPT;
-use http::{HeaderValue, Request, Response, Uri};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{GroupVersionResource, ListOptions, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
-use yurt_runtime::http::Body;
+use yurt_runtime::http::{Body, until};
 use yurt_storage::Replica;
 
+use super::answered_by::AnsweredBy;
 use super::caller::{Caller, Credential};
 use super::local::{COMMIT_MAX, Local, may_read};
 use super::screen::is_impersonating;
 use super::serving::Source;
 use crate::cache::agents::Agents;
+use crate::cache::components::EDGE_CACHE;
 use crate::cache::entry::{Entry, Reader};
-use crate::cache::key::Key;
+use crate::cache::key::{Cover, Key};
 use crate::cache::store::Cache;
 use crate::config::WorkingMode;
 
@@ -55,7 +60,7 @@ pub struct Head {
 // === impl Cached ===
 
 impl Cached {
-    /// Returns the response; `None` if the cloud has to answer.
+    /// Returns the response while the cloud answers; `None` if the cloud has to answer.
     ///
     /// # Errors
     /// Status to return to the client instead of data.
@@ -70,9 +75,6 @@ impl Cached {
             return Ok(None);
         }
         let head = Head::of(request, info);
-        if self.local.serving.cloud.borrow().is_lost() {
-            return self.without_cloud(&head, caller).await;
-        }
         let Some(key) = Key::of(info, request.uri().query()) else {
             return Ok(None);
         };
@@ -83,11 +85,13 @@ impl Cached {
             return Ok(None);
         };
         entry.settled(FIRST_LIST_MAX).await;
+        // Before the look at its state: a refusal after it ends the watch.
+        let refusal = entry.refusal();
         if !self.is_current(&entry, &head) {
             return Ok(None);
         }
         // The cloud answers what the replica cannot, with a status of its own.
-        let answered = self.serve(&head, entry.replica()).await;
+        let answered = self.serve(&head, entry.replica(), refusal).await;
         Ok(answered.unwrap_or_default())
     }
 
@@ -103,11 +107,11 @@ impl Cached {
         may_answer.then(|| Head::of(request, info))
     }
 
-    /// True if a complete selection knows the object that this get names.
+    /// The complete selection that knows the object that this get names.
     #[must_use]
-    pub fn covers(&self, head: &Head, caller: &Caller) -> bool {
-        let name = head.info.name.as_ref().filter(|_| head.info.verb == Verb::Get);
-        name.is_some_and(|name| self.cache.covering(&head.info, name, is_node(caller)).is_some())
+    pub fn covering(&self, head: &Head, caller: &Caller) -> Option<Arc<Entry>> {
+        let name = head.info.name.as_ref().filter(|_| head.info.verb == Verb::Get)?;
+        self.cache.covering(&head.info, name, is_node(caller))
     }
 
     /// Checks the caller's right to the data of a selection.
@@ -136,11 +140,12 @@ impl Cached {
         };
         let Some(entry) = entry else { return Ok(None) };
         self.check_right(&entry, caller, info).await?;
-        if let Some(reader) = reader_of(caller) {
-            // Its stream goes on when the cloud returns, without another request.
-            entry.accept(&reader, false);
+        // The right to get one object is not the right to list them all.
+        if let Some(reader) = reader_of(caller).filter(|_| info.verb != Verb::Get) {
+            // Its stream goes on, or ends its watches, when the cloud returns, without another request.
+            entry.retry(&reader);
         }
-        let replica = entry.replica();
+        let (replica, refusal) = (entry.replica(), entry.refusal());
         if !replica.is_served_within(COMMIT_MAX).await {
             let why = format!(
                 "{} is not complete on this node, and the cloud does not answer",
@@ -148,40 +153,64 @@ impl Cached {
             );
             return Err(Status::service_unavailable(&why, RETRY_AFTER));
         }
-        self.serve(head, replica).await
+        self.serve(head, replica, refusal).await
     }
 
-    /// Records that the cloud answered a read of this caller: its credential works for this selection.
+    /// Records that the cloud answered a read of this caller: its credential works for this selection, and it has the
+    /// right to read it without the cloud. A 403 ends the remembered right.
     pub fn note_answer(&self, head: &Head, caller: &Caller, response: &Response<Body>) {
+        // A kept answer proves nothing.
+        if response.extensions().get() != Some(&AnsweredBy::Cloud) {
+            return;
+        }
+        match response.status() {
+            StatusCode::FORBIDDEN => self.local.authorizer.learn_denied(caller, &head.info),
+            StatusCode::UNAUTHORIZED => self.local.authorizer.learn_unknown(caller),
+            _ => {}
+        }
         if !response.status().is_success() {
             return;
         }
-        if self.covers(head, caller) {
-            // Rights to read it without the cloud.
+        let key = Key::of(&head.info, head.request.uri().query());
+        let entry = key.as_ref().and_then(|key| self.cache.get(key));
+        if self.is_proof(head, caller, key.as_ref(), entry.is_some()) {
             self.local.authorizer.learn_allowed(caller, &head.info);
         }
-        let key = Key::of(&head.info, head.request.uri().query());
-        if let Some(entry) = key.and_then(|key| self.cache.get(&key))
-            && let Some(reader) = reader_of(caller)
-        {
+        if let (Some(entry), Some(reader)) = (entry, reader_of(caller)) {
             entry.accept(&reader, true);
         }
     }
 
+    /// True if a success of this read proves a right to data of this node: pool data, or what is cached. A review names
+    /// no selector, so a list or watch with one proves no right, except that it names one object.
+    fn is_proof(&self, head: &Head, caller: &Caller, key: Option<&Key>, is_cached: bool) -> bool {
+        let info = &head.info;
+        let is_whole = |key: &Key| {
+            let name = info.name.as_deref().unwrap_or_default();
+            key.cover(&info.gvr(), info.namespace.as_deref(), name) == Cover::Whole
+        };
+        if info.verb != Verb::Get && !key.is_some_and(is_whole) {
+            return false;
+        }
+        let shared = self.local.data.serving(&info.group, &info.resource);
+        shared.is_some_and(|replica| may_read(caller, &replica)) || is_cached || self.covering(head, caller).is_some()
+    }
+
     /// Notes the RV of a write in the response, so that this node's reads reflect it.
     pub fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
-        if !matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch) {
+        if !matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete) {
             return response;
         }
         let touched = self.cache.touched_by(info).into_iter();
-        let replicas = touched.map(|entry| entry.replica().clone()).collect();
+        let name = |entry: &Entry| entry.key().object_name().map(str::to_owned);
+        let replicas = touched.map(|entry| (entry.replica().clone(), name(&entry))).collect();
         self.local.written.noting(replicas, info, response)
     }
 
     /// Returns the selection, made if it is not cached yet; `None` if the cloud has to answer.
     async fn entry(&self, key: &Key, head: &Head, caller: &Caller) -> Option<Arc<Entry>> {
-        let known = self.cache.get(key);
         let reader = reader_of(caller);
+        let known = self.cache.get_for(key, reader.as_ref());
         let GroupVersionResource { group, resource, .. } = key.gvr();
         let shared = self.local.data.serving(group, resource);
         // A replica of the pool will answer once it is complete.
@@ -229,7 +258,13 @@ impl Cached {
         })
     }
 
-    async fn serve(&self, head: &Head, replica: &Arc<Replica>) -> Result<Option<Response<Body>>, Status> {
+    /// Answers from the replica of a selection, until its stream is refused if it is a watch.
+    async fn serve(
+        &self,
+        head: &Head,
+        replica: &Arc<Replica>,
+        refusal: CancellationToken,
+    ) -> Result<Option<Response<Body>>, Status> {
         let (selected, info) = head.of_selection(replica.collection().kind())?;
         let source = Source {
             collection: replica.collection(),
@@ -238,7 +273,8 @@ impl Cached {
             least: ResourceVersion::ZERO,
             is_fresh: self.local.data.is_fresh(replica.name()),
         };
-        self.local.serving.answer(&selected, &info, source).await
+        let answered = self.local.serving.answer(&selected, &info, source).await?;
+        Ok(answered.map(|response| watched_until(refusal, &info, response)))
     }
 }
 
@@ -247,16 +283,24 @@ impl Cached {
 impl Head {
     pub(super) fn of<B>(request: &Request<B>, info: &RequestInfo) -> Self {
         let mut head = Request::new(());
+        *head.method_mut() = request.method().clone();
         *head.uri_mut() = request.uri().clone();
-        let accept = request.headers().get(ACCEPT).cloned();
-        head.headers_mut().extend(accept.map(|accept| (ACCEPT, accept)));
+        for name in [ACCEPT, HeaderName::from_static(EDGE_CACHE)] {
+            let value = request.headers().get(&name).cloned();
+            head.headers_mut().extend(value.map(|value| (name, value)));
+        }
         Self {
             request: head,
             info: info.clone(),
         }
     }
 
-    /// URI and accepted form.
+    /// Method, URI, accepted form, and the wish to have the answer cached.
+    pub(super) fn request(&self) -> &Request<()> {
+        &self.request
+    }
+
+    /// As [`Self::request`].
     pub(super) fn into_request(self) -> Request<()> {
         self.request
     }
@@ -290,6 +334,18 @@ impl Head {
     }
 }
 
+/// Ends the response with `refusal` if it is a watch.
+pub(super) fn watched_until(
+    refusal: CancellationToken,
+    info: &RequestInfo,
+    response: Response<Body>,
+) -> Response<Body> {
+    match info.verb {
+        Verb::Watch => response.map(|body| until(body, refusal)),
+        _ => response,
+    }
+}
+
 fn is_read(info: &RequestInfo) -> bool {
     let is_read = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch);
     info.is_resource && is_read && info.subresource.is_none()
@@ -300,8 +356,8 @@ pub(super) fn is_node(caller: &Caller) -> bool {
     caller.credential == Credential::Node
 }
 
-/// Returns the credential with which the cloud can be read for this caller; `None` for a client certificate, which cannot
-/// be passed on.
+/// Returns the credential with which the cloud can be read for this caller; `None` for a client certificate, which
+/// cannot be passed on.
 pub(super) fn reader_of(caller: &Caller) -> Option<Reader> {
     match &caller.credential {
         Credential::Node => Some(Reader::Node),

@@ -160,8 +160,8 @@ impl Caller {
         }
     }
 
-    /// Returns the name under which this caller's reads are cached: its service account if `cache_agents` names that, else
-    /// its component.
+    /// Returns the name under which this caller's reads are cached: its service account if `cache_agents` names that,
+    /// else its component.
     #[must_use]
     pub fn cached_as(&self, agents: &Agents) -> Cow<'_, str> {
         let account = agents.names_accounts().then(|| self.account()).flatten();

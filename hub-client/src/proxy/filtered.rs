@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{Object, RequestInfo, ResourceKind, Status, Verb};
 use yurt_codec::negotiation::{body_format, body_json};
@@ -23,13 +24,12 @@ use yurt_storage::Replica;
 
 use super::approver::Approved;
 use super::bodies::{self, Bodies};
-use super::cached::{Cached, FIRST_LIST_MAX, Head, is_node, reader_of};
+use super::cached::{Cached, FIRST_LIST_MAX, Head, is_node, reader_of, watched_until};
 use super::caller::{Caller, Credential};
 use super::local::{COMMIT_MAX, Local};
 use super::screen::is_impersonating;
 use super::serving::options;
 use super::shares::Part;
-use crate::cache::entry::{Entry, StreamState};
 use crate::cache::key::Key;
 use crate::config::WorkingMode;
 use crate::filter::{Chain, Verdict};
@@ -51,7 +51,7 @@ const PLAIN: [&str; 5] = [
 
 /// A get whose object is filtered.
 pub(super) struct FilteredGet {
-    /// URI and form of the client's request.
+    /// Method, URI and form of the client's request.
     asked: Request<()>,
     kind: &'static ResourceKind,
     name: String,
@@ -176,7 +176,8 @@ impl Cached {
     /// Answers a list or watch from the view of its selection; `None` if the caller has no filter for it and had none.
     ///
     /// # Errors
-    /// 400 and 404 for what cannot be filtered; 403 and 429 as the authorizer; 503 while the selection is not complete.
+    /// 400 and 404 for what cannot be filtered; 403 and 429 as the authorizer; 403 if the cloud forbids the selection;
+    /// 503 while it is not complete.
     pub(super) async fn view<B>(
         &self,
         request: &Request<B>,
@@ -235,26 +236,27 @@ impl Cached {
         let key = key.ok_or_else(|| unavailable("this selection cannot be cached"))?;
         self.local.authorizer.check(caller, info).await?;
         let source = self.selection(&key, info, caller).await?;
-        let replica = source.map_err(|why| unavailable(&why))?;
+        let (replica, refusal) = source.map_err(|why| unavailable(&why))?;
         let head = Head::of(request, info);
         let (selected, info) = head.of_selection(kind)?;
         let answered = self
             .local
             .answer_view(&selected, &info, &replica, approved, !is_node(caller))
             .await?;
-        answered.ok_or_else(|| unavailable("the view has no answer"))
+        let answered = answered.ok_or_else(|| unavailable("the view has no answer"))?;
+        Ok(watched_until(refusal, &info, answered))
     }
 
-    /// The complete replica of a selection, or the reason why there is none.
+    /// The complete replica of a selection and the end of its watches, or the reason why there is none.
     async fn selection(
         &self,
         key: &Key,
         info: &RequestInfo,
         caller: &Caller,
-    ) -> Result<Result<Arc<Replica>, String>, Status> {
+    ) -> Result<Result<(Arc<Replica>, CancellationToken), String>, Status> {
         let cloud = &self.local.serving.cloud;
         let (reader, is_lost) = (reader_of(caller), || cloud.borrow().is_lost());
-        let entry = match (self.cache.get(key), &reader) {
+        let entry = match (self.cache.get_for(key, reader.as_ref()), &reader) {
             (Some(entry), _) => entry,
             (None, None) => return Err(unreadable_for(info, caller)),
             (None, Some(_)) if is_lost() => {
@@ -268,29 +270,31 @@ impl Cached {
                 }
             }
         };
+        // Before the attempt whose refusal it has to show.
+        let denials = entry.denials();
         self.check_right(&entry, caller, info).await?;
-        if let Some(reader) = reader {
-            entry.accept(&reader, false);
+        if let Some(reader) = &reader {
+            entry.retry(reader);
         }
         if !is_lost() {
-            settled(&entry).await;
+            entry.settled(FIRST_LIST_MAX).await;
         }
-        let replica = entry.replica();
+        if !is_lost() && entry.state().is_refused() {
+            let decided = entry.live_or_denied(reader.as_ref(), denials);
+            let _ = tokio::time::timeout(FIRST_LIST_MAX, decided).await;
+        }
+        // Before the look at its state: a refusal after it ends the watch.
+        let (replica, refusal) = (entry.replica(), entry.refusal());
         Ok(match entry.state() {
+            state if state.is_refused() && !is_lost() => match entry.denied(reader.as_ref()) {
+                Some(message) => return Err(Status::failure(403, "Forbidden", message)),
+                None => Err(format!("{} is refused, see /debug/state.json", key.text())),
+            },
             _ if !replica.is_served_within(COMMIT_MAX).await => {
                 Err(format!("{} is not complete on this node", key.text()))
             }
-            StreamState::Refused if !is_lost() => Err(format!("{} is refused, see /debug/state.json", key.text())),
-            _ => Ok(replica.clone()),
+            _ => Ok((replica.clone(), refusal)),
         })
-    }
-}
-
-/// Waits for the first list of a selection, or for the first stream after a refusal; [`FIRST_LIST_MAX`] each.
-async fn settled(entry: &Entry) {
-    entry.settled(FIRST_LIST_MAX).await;
-    if entry.state() == StreamState::Refused {
-        let _ = tokio::time::timeout(FIRST_LIST_MAX, entry.live()).await;
     }
 }
 

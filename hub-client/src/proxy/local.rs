@@ -142,7 +142,7 @@ impl Local {
     /// Notes the RV of a write in the response, so that this node's reads reflect it.
     pub fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
         match self.data.serving(&info.group, &info.resource) {
-            Some(replica) => self.written.noting(vec![replica], info, response),
+            Some(replica) => self.written.noting(vec![(replica, None)], info, response),
             None => response,
         }
     }
@@ -220,11 +220,11 @@ mod tests {
     use yurt_test_support::TestDir;
 
     use super::*;
-    use crate::filter::HubAddress;
     use crate::filter::context::FilterOptions;
+    use crate::filter::{HubAddress, PodTrust};
     use crate::health::CloudReach;
     use crate::proxy::authorize::decision::AccessVerdict;
-    use crate::proxy::authorize::review::Reviews;
+    use crate::proxy::authorize::review::{NoVerdict, Reviews};
     use crate::proxy::authorize::{FILE, Means};
     use crate::proxy::caller::Credential;
     use crate::replicas::derived::inputs::{LiveInputs, NodeFacts};
@@ -232,8 +232,8 @@ mod tests {
     struct Nobody;
 
     impl Reviews for Nobody {
-        fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<AccessVerdict, String>> {
-            async { Err("this test has no reviews".to_owned()) }.boxed()
+        fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<AccessVerdict, NoVerdict>> {
+            async { Err(NoVerdict::Unanswered("this test has no reviews".to_owned())) }.boxed()
         }
     }
 
@@ -252,11 +252,12 @@ mod tests {
         let data = Arc::new(PoolData::open(folder.path(), "p", usize::MAX, clock.clone()).unwrap());
         let node = NodeFacts {
             node: "n1".to_owned(),
-            pool: String::new(),
+            pool: tokio::sync::watch::channel(Some(String::new())).1,
             hub: HubAddress {
                 host: [169, 254, 2, 1].into(),
                 secure_port: 10268,
             },
+            trust: watch::channel(PodTrust::Given).1,
             options: FilterOptions::default(),
         };
         Local {

@@ -4,19 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use yurt_apimachinery::{RequestInfo, Status};
+use yurt_apimachinery::{RequestInfo, ResourceVersion, Status};
+use yurt_collection::Collection;
 use yurt_runtime::http::{Body, full, read_body};
+use yurt_storage::SharedCollection;
 
 use super::authorize::Authorizer;
 use super::caller::{Caller, Credential};
 use super::pass_through::{self, PassThrough};
 use super::screen::is_impersonating;
-use crate::health::CloudReach;
+use crate::health::{ANSWERED_WITHIN, CloudReach, answer_within};
 use crate::metrics::offline::OfflineMetrics;
-use crate::offline::answers::Answers;
+use crate::offline::answers::{self, Answers};
 use crate::offline::events::{EventWrite, Events};
 use crate::offline::kept_read::KeptRead;
 use crate::offline::own::OwnWrites;
@@ -25,7 +27,7 @@ use crate::offline::own::write::OwnKey;
 use crate::offline::tokens::{TokenKey, Tokens};
 use crate::offline::{is_away, is_of_gateway};
 
-/// Maximum time of a small request at the cloud before it is answered here; the kubelet waits for 10 s.
+/// Maximum time of a small request at a cloud that is not up before it is answered here; the kubelet waits for 10 s.
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// Returns the name under which the answer to a request with these headers is kept; `None` if it is not kept.
 pub type KeptAs = Arc<dyn Fn(&Caller, &HeaderMap) -> Option<String> + Send + Sync>;
@@ -59,7 +61,8 @@ impl Offline {
         OwnKey::of_write(info).filter(|_| caller.credential == Credential::Node)
     }
 
-    /// Answers a read of an object with a local status, which neither the cloud nor a replica has.
+    /// Answers a read of an object with a local status, which neither the cloud nor a replica has. While the cloud is
+    /// lost, also the kubelet's read of an object whose replica is older than the cloud's last answer.
     ///
     /// # Errors
     /// As [`OwnWrites::read`].
@@ -69,11 +72,65 @@ impl Offline {
         info: &RequestInfo,
         caller: &Caller,
     ) -> Result<Option<Response<Body>>, Status> {
-        let key = OwnKey::of_read(info).filter(|_| caller.credential == Credential::Node);
-        match key.filter(|key| self.own.pending.contains(key)) {
-            Some(key) => self.own.read(&key, request).await,
+        let is_of_node = caller.credential == Credential::Node && request.method() == Method::GET;
+        let Some(key) = OwnKey::of_read(info).filter(|_| is_of_node) else {
+            return Ok(None);
+        };
+        if self.own.pending.contains(&key)
+            && let Some(local) = self.own.read(&key, request).await?
+        {
+            return Ok(Some(local));
+        }
+        match self.own.is_lost() {
+            true => self.later_than_listed(request, info, caller).await,
+            false => Ok(None),
+        }
+    }
+
+    /// Answers the kubelet's read of its Node or a pod that the cloud does not answer, if the replica is older than the
+    /// cloud's last answer.
+    ///
+    /// # Errors
+    /// As [`OwnWrites::read`].
+    pub async fn later_than_listed<B>(
+        &self,
+        request: &Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Option<Response<Body>>, Status> {
+        let is_of_kubelet = caller.is_node_component("kubelet") && request.method() == Method::GET;
+        match OwnKey::of_read(info).filter(|_| is_of_kubelet) {
+            Some(key) => self.own.read_later_than_listed(&key, request).await,
             None => Ok(None),
         }
+    }
+
+    /// Answers a get without the cloud from the cloud's last answer, if that is later than everything in `held`, which
+    /// covers the object: its stream was refused, and the gets went on.
+    ///
+    /// # Errors
+    /// As [`Authorizer::check`].
+    pub async fn later_than<B>(
+        &self,
+        held: &SharedCollection,
+        request: &Request<B>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Option<Response<Body>>, Status> {
+        let Some(read) = self.kept_read(request, info, caller) else {
+            return Ok(None);
+        };
+        let versioned = |record| Some((answers::version(&record, held.kind())?, record));
+        let records = self.answers.find_all(&read).await.into_iter().filter_map(versioned);
+        let least = held.read(known_to);
+        let later = records
+            .filter(|(version, _)| *version > least)
+            .max_by_key(|(version, _)| *version);
+        let Some((_, record)) = later else {
+            return Ok(None);
+        };
+        self.authorizer.check(caller, info).await?;
+        Ok(Some(answers::answer(&record, request.headers())))
     }
 
     /// Passes a request on to the cloud. While the cloud is away it answers what can be answered without it.
@@ -131,14 +188,11 @@ impl Offline {
         let (head, body) = request.into_parts();
         let body = read_body(body, registration::NODE_MAX).await?;
         let headers = head.headers.clone();
-        let away = match cloud
-            .send(Request::from_parts(head, full(body.clone())), info, caller)
-            .await
-        {
-            Err(away) if is_away(&away) => away,
-            sent => return sent,
-        };
-        Err(self.own.registered(&headers, &body).await.unwrap_or(away))
+        let request = Request::from_parts(head, body.clone());
+        match self.send(cloud, request, info, caller).await {
+            Err(away) if is_away(&away) => Err(self.own.registered(&headers, &body).await.unwrap_or(away)),
+            sent => sent,
+        }
     }
 
     async fn pass_event(
@@ -161,7 +215,8 @@ impl Offline {
         }
     }
 
-    /// Sends a small request to the cloud. A cloud that does not answer in time counts as away.
+    /// Sends a small request to the cloud, which may be repeated: a second Event or Node of that name gets 409. A cloud
+    /// that does not answer in time counts as away, unless it is up.
     async fn send(
         &self,
         cloud: &PassThrough,
@@ -173,10 +228,11 @@ impl Offline {
         if self.reach.borrow().is_lost() {
             return Err(away());
         }
-        match tokio::time::timeout(TIMEOUT, cloud.send(request.map(full), info, caller)).await {
-            Ok(Ok(response)) if is_of_gateway(response.status()) && !self.reach.borrow().is_up() => Err(away()),
-            Ok(sent) => sent,
-            Err(_) => Err(away()),
+        let sending = cloud.send_repeatable(request.map(full), info, caller);
+        match answer_within((TIMEOUT, ANSWERED_WITHIN), self.reach.clone(), sending).await {
+            Some(Ok(response)) if is_of_gateway(response.status()) && !self.reach.borrow().is_up() => Err(away()),
+            Some(sent) => sent,
+            None => Err(away()),
         }
     }
 
@@ -202,19 +258,49 @@ impl Offline {
             Ok(response) if is_of_gateway(response.status()) && !self.reach.borrow().is_up() => {
                 Ok(self.kept(&read, &headers, info, caller).await?.unwrap_or(response))
             }
-            Ok(response) => {
-                let is_refused = response.status() == StatusCode::FORBIDDEN;
-                if is_refused && read.is_discovery() && caller.credential != Credential::Node {
-                    return Ok(response);
-                }
-                if response.status() == StatusCode::OK {
-                    self.authorizer.learn_allowed(caller, info);
-                }
-                Ok(self.answers.keeping(&read, response))
-            }
+            Ok(response) => Ok(self.keeping(&read, response, info, caller)),
             Err(status) if is_away(&status) => self.kept(&read, &headers, info, caller).await?.ok_or(status),
             Err(status) => Err(status),
         }
+    }
+
+    /// Passes a read on to the cloud, and keeps its answer. Returns no kept one: a replica answers while the cloud is
+    /// away.
+    ///
+    /// # Errors
+    /// As [`PassThrough::send`].
+    pub async fn pass_keeping(
+        &self,
+        cloud: &PassThrough,
+        request: Request<Body>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        let read = self.kept_read(&request, info, caller);
+        let response = cloud.send(request, info, caller).await?;
+        Ok(match read {
+            Some(read) => self.keeping(&read, response, info, caller),
+            None => response,
+        })
+    }
+
+    /// Returns the cloud's answer to a read, extended to be kept once it has passed.
+    fn keeping(
+        &self,
+        read: &KeptRead,
+        response: Response<Body>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Response<Body> {
+        let is_refused = response.status() == StatusCode::FORBIDDEN;
+        if is_refused && caller.credential != Credential::Node {
+            // It is about this caller alone: others of the component may read it.
+            return response;
+        }
+        if response.status() == StatusCode::OK {
+            self.authorizer.learn_allowed(caller, info);
+        }
+        self.answers.keeping(read, response)
     }
 
     /// State for the operator.
@@ -244,7 +330,7 @@ impl Offline {
     }
 
     /// Returns the key of a read that is kept. Another user's answers are not: only the cloud knows that user's rights.
-    fn kept_read(&self, request: &Request<Body>, info: &RequestInfo, caller: &Caller) -> Option<KeptRead> {
+    fn kept_read<B>(&self, request: &Request<B>, info: &RequestInfo, caller: &Caller) -> Option<KeptRead> {
         if matches!(caller.credential, Credential::Certificate { .. }) || is_impersonating(request.headers()) {
             return None;
         }
@@ -274,6 +360,29 @@ impl Offline {
         if !read.is_discovery() {
             self.authorizer.check(caller, info).await?;
         }
-        Ok(Some(crate::offline::answers::answer(&record, headers)))
+        Ok(Some(answers::answer(&record, headers)))
+    }
+}
+
+/// The highest RV that is not certainly later than what is held: up to H, it may be of a history that the cloud has
+/// lost.
+fn known_to(held: &Collection) -> ResourceVersion {
+    held.position().max(held.high())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_a_lost_history_is_not_later_than_what_is_held() {
+        let mut held = Collection::new(true);
+        held.restart(0, Vec::new(), ResourceVersion(100));
+        assert_eq!(known_to(&held), ResourceVersion(100));
+        held.restart(7_000_000, Vec::new(), ResourceVersion(90));
+        assert!(
+            known_to(&held) >= ResourceVersion(100),
+            "the cloud was restored from a backup"
+        );
     }
 }

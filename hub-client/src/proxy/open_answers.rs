@@ -1,8 +1,8 @@
 //! Limits on the answers that callers without the node's identity receive at a time.
 //!
-//! A client that reads nothing keeps its answer open for as long as it likes. The hub holds about 100 KiB for one of the
-//! cloud: the window of the stream, and the piece before it. Watches of replicas are not counted, they have limits of
-//! their own.
+//! A client that reads nothing keeps its answer open for as long as it likes. The hub holds about 100 KiB for one of
+//! the cloud: the window of the stream, and the piece before it. Watches of replicas are not counted, they have limits
+//! of their own.
 
 use std::sync::Arc;
 

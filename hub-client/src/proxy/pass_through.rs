@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use http::header::{CONNECTION, HOST, HeaderName, TE, TRAILER, UPGRADE};
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, TE, TRAILER, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyStream;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -23,8 +24,10 @@ use yurt_runtime::http::client::ClientError;
 use yurt_runtime::http::server::ConnectionPlace;
 use yurt_runtime::http::{Body, broken_by, empty, pass, until};
 
+use super::answered_by::AnsweredBy;
 use super::caller::{Caller, Credential};
 use super::open_answers::{self, OpenAnswers};
+use super::precondition::JSON_PATCH;
 use super::screen;
 use crate::cache::agents::Agents;
 use crate::cache::components::EDGE_CACHE;
@@ -41,6 +44,11 @@ const COPY_BUFFER: usize = 16 * 1024;
 /// Maximum wait for the first judgement about the cloud, after the hub's start.
 const JUDGED_WITHIN: Duration = Duration::from_secs(5);
 
+/// Addresses that a request has come from. kube-apiserver's audit log names them as `sourceIPs`.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+/// Address that kube-apiserver's audit log names after those of [`FORWARDED_FOR`].
+const REAL_IP: &str = "x-real-ip";
+
 /// Sender of requests to the cloud.
 pub struct PassThrough {
     /// The cloud.
@@ -55,6 +63,8 @@ pub struct PassThrough {
     pub streams: OpenAnswers,
     /// Components whose bytes are counted by name, in addition to those that act as the node.
     pub agents: Arc<Agents>,
+    /// Ends watches: the hub stops.
+    pub end_watches: CancellationToken,
 }
 
 // === impl PassThrough ===
@@ -64,13 +74,38 @@ impl PassThrough {
     ///
     /// # Errors
     /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on. 504 without
-    /// Retry-After when the cloud may have acted on a request that must not be repeated. 429 if the caller has no place left
-    /// for an upgraded connection, or has too many watches and logs.
+    /// Retry-After when the cloud may have acted on a request that must not be repeated. 429 if the caller has no place
+    /// left for an upgraded connection, or has too many watches and logs.
     pub async fn send(
         &self,
         request: Request<Body>,
         info: &RequestInfo,
         caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        self.send_to_servers(request, info, caller, false).await
+    }
+
+    /// As [`Self::send`], for a request that may be repeated although the cloud may have acted on it. It also leaves a
+    /// server that is down and still answers, once another one is up. A JSON patch is sent as by [`Self::send`].
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn send_repeatable(
+        &self,
+        request: Request<Body>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        let is_repeatable = may_repeat(request.headers());
+        self.send_to_servers(request, info, caller, is_repeatable).await
+    }
+
+    async fn send_to_servers(
+        &self,
+        request: Request<Body>,
+        info: &RequestInfo,
+        caller: &Caller,
+        is_repeatable: bool,
     ) -> Result<Response<Body>, Status> {
         if let Credential::Certificate { user, .. } = &caller.credential {
             return Err(info.forbidden(
@@ -89,14 +124,15 @@ impl PassThrough {
         let te = accepts_trailers(request.headers()).then(|| HeaderValue::from_static("trailers"));
         let (head, body) = request.into_parts();
         let body = self.counted(Direction::Sent, info, caller, body);
-        let mut outgoing = Outgoing::new(forwardable(head), body);
+        let mut outgoing = Outgoing::new(forwarded(head, caller), body);
         te.map(|te| outgoing.head.headers.insert(TE, te));
         let (mut failed, mut attempts) = (None, Attempts::among(places.len()));
-        while let Some(attempt) = attempts.begin().filter(|_| outgoing.is_whole()) {
-            let server = self.cloud.at(places[attempt % places.len()]);
+        while let Some(place) = attempts.begin().filter(|_| outgoing.is_whole()) {
+            let server = self.cloud.at(places[place % places.len()]);
             let lane = forwarding(server, caller).lane_for(info);
             let lost = server.availability.lost();
-            let slot = match lost.run_until_cancelled(lane.slot()).await {
+            let left = || self.left(server, is_repeatable);
+            let slot = match before(left(), lane.slot()).await {
                 Some(Ok(slot)) => slot,
                 Some(Err(error)) => {
                     failed = Some(self.unreachable(&error, true));
@@ -111,29 +147,47 @@ impl PassThrough {
                 }
             };
             let Some(request) = outgoing.take() else { break };
-            match lost.run_until_cancelled(slot.send(request)).await {
+            match before(left(), slot.send(request)).await {
                 Some(Ok(response)) => {
                     let response = response.map(|body| self.counted(Direction::Received, info, caller, body));
-                    let response = answer(response, info.verb == Verb::Watch, lost);
+                    let ends = (info.verb == Verb::Watch).then(|| self.end_watches.clone());
+                    let response = answer(response, ends, lost);
                     return Ok(open_answers::counted(response, part));
                 }
                 Some(Err(error)) => {
                     attempts.note(&error);
-                    let may_repeat = error.is_unprocessed || outgoing.is_idempotent();
+                    let may_repeat = error.is_unprocessed || outgoing.is_read();
                     failed = Some(self.unreachable(&error.error, may_repeat));
                     if !(error.is_unprocessed || outgoing.is_safe()) {
                         break;
                     }
                 }
                 None => {
-                    failed = Some(silent(outgoing.is_idempotent()));
-                    if !outgoing.is_safe() {
+                    failed = Some(silent(outgoing.is_read()));
+                    if !(is_repeatable || outgoing.is_safe()) {
                         break;
                     }
                 }
             }
         }
         Err(failed.unwrap_or_else(away))
+    }
+
+    /// Resolves once a request leaves this server: it is lost, or down while another one is up if the request
+    /// `is_repeatable`.
+    async fn left(&self, server: &CloudServer, is_repeatable: bool) {
+        let is_better_up = |_: &CloudReach| server.availability.is_up() == Some(false) && self.cloud.has_server_up();
+        let down = async {
+            server.availability.down().cancelled().await;
+            if !is_repeatable || self.reach.clone().wait_for(is_better_up).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let lost = server.availability.lost();
+        tokio::select! {
+            () = lost.cancelled() => {}
+            () = down => {}
+        }
     }
 
     /// Returns the same body, counted for the caller.
@@ -157,14 +211,15 @@ impl PassThrough {
         let downstream = hyper::upgrade::on(&mut request);
         let held = request.extensions_mut().remove::<ConnectionPlace>();
         let (head, body) = request.into_parts();
-        let mut outgoing = Outgoing::new(forwardable(head), body);
+        let mut outgoing = Outgoing::new(forwarded(head, caller), body);
         let headers = &mut outgoing.head.headers;
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, upgrade.clone());
         let mut failed = away();
         for place in places {
             let server = self.cloud.at(*place);
-            let Some(request) = outgoing.take() else { break };
+            let Some(mut request) = outgoing.take() else { break };
+            let connection = capture_connection(&mut request);
             let lost = server.availability.lost();
             let sending = forwarding(server, caller).single.send(request);
             match lost.run_until_cancelled(sending).await {
@@ -175,6 +230,8 @@ impl PassThrough {
                         break;
                     }
                 }
+                // Without a connection nothing was sent.
+                None if connection.connection_metadata().is_none() => failed = silent(true),
                 None => return Err(silent(false)),
             }
         }
@@ -203,7 +260,7 @@ impl PassThrough {
                 stop.run_until_cancelled(carried).await;
             });
         }
-        Ok(answer(response.map(pass), false, lost))
+        Ok(answer(response.map(pass), None, lost))
     }
 
     /// Returns the servers to try, in order. Waits for the first judgement if there is none yet.
@@ -226,6 +283,21 @@ impl PassThrough {
         }
         not_repeatable(&error.to_string())
     }
+}
+
+/// Returns the result of `attempt`; `None` if `end` comes first.
+async fn before<T>(end: impl Future<Output = ()>, attempt: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = end => None,
+        result = attempt => Some(result),
+    }
+}
+
+/// False for a JSON patch, which may append a second time.
+fn may_repeat(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    !content_type.starts_with(JSON_PATCH.as_bytes())
 }
 
 /// Answer while no server answers.
@@ -256,8 +328,13 @@ fn forwarding<'a>(server: &'a CloudServer, caller: &Caller) -> &'a Forwarding {
     }
 }
 
-/// Protocol of an upgrade that is passed on. A request that asks for HTTP or TLS is sent without the upgrade, as RFC 9110
-/// 7.8 permits: over such a connection, requests would reach the cloud unchecked.
+/// True if a request asks for an upgrade that is passed on.
+pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
+    upgrade_to_pass(headers).is_some()
+}
+
+/// Protocol of an upgrade that is passed on. A request that asks for HTTP or TLS is sent without the upgrade, as RFC
+/// 9110 7.8 permits: over such a connection, requests would reach the cloud unchecked.
 fn upgrade_to_pass(headers: &HeaderMap) -> Option<HeaderValue> {
     let is_http = |protocol: &str| {
         let name = protocol.split('/').next().unwrap_or_default().trim();
@@ -301,8 +378,22 @@ pub fn forwardable(mut head: Parts) -> Parts {
     head
 }
 
-fn answer(response: Response<Body>, is_watch: bool, lost: CancellationToken) -> Response<Body> {
-    let (mut head, body) = response.into_parts();
+/// As [`forwardable`], with the caller's address at the end of [`FORWARDED_FOR`], and without [`REAL_IP`].
+fn forwarded(head: Parts, caller: &Caller) -> Parts {
+    let (mut head, own) = (forwardable(head), caller.origin.address.to_string());
+    let earlier = head.headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
+    let all: Vec<_> = earlier.chain([own.as_bytes()]).collect();
+    // Parts of valid values are a valid one.
+    if let Ok(all) = HeaderValue::from_bytes(&all.join(&b", "[..])) {
+        head.headers.insert(FORWARDED_FOR, all);
+    }
+    head.headers.remove(REAL_IP);
+    head
+}
+
+/// Returns the answer for the client; `ends` ends it cleanly if it is a watch.
+fn answer(response: Response<Body>, ends: Option<CancellationToken>, lost: CancellationToken) -> Response<Body> {
+    let (mut head, body) = AnsweredBy::Cloud.mark(response).into_parts();
     let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
     let upgrade = head.headers.get(UPGRADE).cloned();
     let trailers: Vec<HeaderValue> = head.headers.get_all(TRAILER).iter().cloned().collect();
@@ -314,9 +405,9 @@ fn answer(response: Response<Body>, is_watch: bool, lost: CancellationToken) -> 
         upgrade.map(|upgrade| head.headers.insert(UPGRADE, upgrade));
         return Response::from_parts(head, empty());
     }
-    if !is_watch || !head.status.is_success() {
+    let Some(ends) = ends.filter(|_| head.status.is_success()) else {
         return Response::from_parts(head, broken_by(body, lost, "the cloud has fallen silent"));
-    }
+    };
     // A stream that breaks at the cloud ends cleanly at the client: it resumes its watch. After an HTTP/2 reset
     // client-go would relist.
     let frames = BodyStream::new(body).take_while(|frame| std::future::ready(frame.is_ok()));
@@ -328,7 +419,8 @@ fn answer(response: Response<Body>, is_watch: bool, lost: CancellationToken) -> 
                 .map(Ok::<_, std::convert::Infallible>),
         )
     });
-    Response::from_parts(head, until(yurt_runtime::http::stream(pieces), lost))
+    let watch = until(yurt_runtime::http::stream(pieces), lost);
+    Response::from_parts(head, until(watch, ends))
 }
 
 /// Copies in both directions until one side ends.

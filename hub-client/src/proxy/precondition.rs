@@ -19,7 +19,8 @@ use crate::filter::json::{Edit, Json};
 const FIELD: &str = "resourceVersion";
 const POINTER: &str = "/metadata/resourceVersion";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-const JSON_PATCH: &str = "application/json-patch+json";
+/// Content type of a JSON patch (RFC 6902).
+pub(super) const JSON_PATCH: &str = "application/json-patch+json";
 
 /// Replaces the required RV by what `to` returns. `None` if the body has none, cannot be read, or nothing changes.
 pub(super) fn replaced(

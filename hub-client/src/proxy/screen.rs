@@ -2,7 +2,7 @@
 
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, Uri};
-use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_apimachinery::{RequestInfo, Status};
 
 use super::caller::Credential;
 use crate::upstream::hop_by_hop::named_by_connection;
@@ -16,8 +16,7 @@ pub(super) fn check_path(info: &RequestInfo, uri: &Uri) -> Result<(), Status> {
     if info.path.split('/').any(|segment| matches!(segment, "." | "..")) {
         return Err(Status::bad_request(format!("path {path:?} has a dot segment")));
     }
-    let is_proxy = info.verb == Verb::Proxy || info.subresource.as_deref() == Some("proxy");
-    if !is_proxy && path.to_ascii_lowercase().contains("%2f") {
+    if !info.is_proxy() && path.to_ascii_lowercase().contains("%2f") {
         return Err(Status::bad_request(format!("path {path:?} has an encoded slash")));
     }
     Ok(())

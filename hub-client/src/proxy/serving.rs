@@ -8,9 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::ACCEPT;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::query::Query;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_codec::negotiation::{Negotiated, Shape, negotiate};
@@ -65,6 +66,10 @@ impl Serving {
         info: &RequestInfo,
         source: Source<'_>,
     ) -> Result<Option<Response<Body>>, Status> {
+        // HEAD has the verb of a GET, and a path below /watch/ that of a watch with every method.
+        if request.method() != Method::GET {
+            return Err(Status::method_not_allowed());
+        }
         let kind = source.collection.kind();
         let query = request.uri().query();
         let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
@@ -75,7 +80,7 @@ impl Serving {
         };
         let negotiated = negotiate(accept, shape, protobuf::supports(kind), query, None)?;
         match info.verb {
-            Verb::Get => self.get(&source, info, &negotiated).await.map(Some),
+            Verb::Get => self.get(&source, query, info, &negotiated).await.map(Some),
             Verb::List => self.list(&source, query, info, &negotiated).await,
             _ => self.watch(&source, query, info, &negotiated).map(Some),
         }
@@ -84,13 +89,15 @@ impl Serving {
     async fn get(
         &self,
         source: &Source<'_>,
+        query: Option<&str>,
         info: &RequestInfo,
         negotiated: &Negotiated,
     ) -> Result<Response<Body>, Status> {
         let kind = source.collection.kind();
         let name = info.name.as_deref().unwrap_or_default();
         // Waits and refuses exactly like a list.
-        serve::reach(source.collection, source.least).await?;
+        let least = version_of_get(query)?.unwrap_or(source.least);
+        serve::reach(source.collection, least).await?;
         let key = ObjectKey::new(info.namespace.as_deref(), name);
         let found = source.collection.read(|c| c.object(&key).cloned());
         let object = found.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
@@ -133,7 +140,7 @@ impl Serving {
             listed => listed?,
         };
         negotiated.check(kind, Shape::List)?;
-        let list = serve::encode(*negotiated, kind, &listed.meta, listed.objects, self.now());
+        let list = serve::encode(*negotiated, kind, &listed.meta, listed.objects, self.now()).await;
         Ok(Some(respond(
             source,
             negotiated.content_type(Shape::List),
@@ -142,12 +149,14 @@ impl Serving {
     }
 
     /// True if the cloud may be able to answer where the replica cannot: our last write has not come back yet, or the
-    /// replica does not reach back to the state of a page.
+    /// replica does not have the RV that the list names. No cloud knows an RV that a coordinator issued.
     fn is_for_the_cloud(&self, options: &ListOptions, status: &Status) -> bool {
-        let has_token = options.continue_token.is_some();
+        let names_none = options.resource_version.is_none() && options.continue_token.is_none();
+        let is_own = options.resource_version.is_some_and(ResourceVersion::is_own);
+        let is_up = self.cloud.borrow().is_up();
         match status.code() {
-            504 => options.resource_version.is_none() && (!has_token || self.cloud.borrow().is_up()),
-            410 => has_token && self.cloud.borrow().is_up(),
+            504 => names_none || is_up,
+            410 => is_up && !is_own,
             _ => false,
         }
     }
@@ -224,10 +233,100 @@ pub(super) fn options(
     Ok(options)
 }
 
+/// Parses the RV that a get has to reflect; `None` if it names none. A get ignores the other options of a list.
+fn version_of_get(query: Option<&str>) -> Result<Option<ResourceVersion>, Status> {
+    let query = Query::parse(query);
+    let version = query.get("resourceVersion").filter(|version| !version.is_empty());
+    let version = version.map(ResourceVersion::parse).transpose();
+    version.map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))
+}
+
 fn selection(info: &RequestInfo, options: &ListOptions) -> Selection {
     Selection {
         namespace: info.namespace.clone(),
         labels: options.label_selector.clone(),
         fields: options.field_selector.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::Object;
+    use yurt_collection::Collection;
+    use yurt_storage::OnlyWriter as _;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::replicas::PoolData;
+
+    const SERVICES: &str = "/api/v1/services";
+    const WEB: &str = "/api/v1/namespaces/shop/services/web";
+
+    /// Code of the answer to a GET from services at RV 921 with a history of nothing; `None` if the cloud has to
+    /// answer.
+    async fn code(path: &str, is_clouds: bool, failed_probes: u32) -> Option<u16> {
+        let (folder, clock) = (TestDir::new(), Clock::fake().0);
+        let data = PoolData::open(folder.path(), "p", usize::MAX, clock.clone()).unwrap();
+        let services = data.replicas().named("services").unwrap();
+        let web = br#"{"metadata":{"namespace":"shop","name":"web","resourceVersion":"5"}}"#;
+        let web = Object::parse(web.as_slice().into(), services.collection().kind()).unwrap();
+        let restart = |held: &mut Collection| held.restart(1, vec![web], ResourceVersion(921));
+        services.collection().update(restart);
+        let reach = CloudReach {
+            failed_probes: Some(failed_probes),
+        };
+        let serving = Serving {
+            cloud: watch::channel(reach).1,
+            min_request_timeout: Duration::from_secs(1800),
+            clock,
+            shutdown: CancellationToken::new(),
+        };
+        let source = Source {
+            collection: services.collection(),
+            gone: services.gone(),
+            least: ResourceVersion::ZERO,
+            is_fresh: true,
+            is_clouds,
+        };
+        let request = Request::builder().uri(path).body(()).unwrap();
+        let info = RequestInfo::parse("GET", request.uri().path(), request.uri().query()).unwrap();
+        match serving.answer(&request, &info, source).await {
+            Ok(answer) => answer.map(|answer| answer.status().as_u16()),
+            Err(status) => Some(status.code()),
+        }
+    }
+
+    /// The cloud may have issued the RV for another resource, or may know the older state.
+    #[tokio::test(start_paused = true)]
+    async fn position_that_the_replica_does_not_have_is_listed_at_the_cloud_while_it_answers() {
+        let later = format!("{SERVICES}?resourceVersion=933&limit=1");
+        let exact = format!("{SERVICES}?resourceVersion=900&resourceVersionMatch=Exact");
+        let paged = format!("{SERVICES}?resourceVersion=900&limit=1");
+        for (path, without) in [(later, 504), (exact, 410), (paged, 410)] {
+            assert_eq!(code(&path, true, 0).await, None, "{path}");
+            assert_eq!(code(&path, true, 2).await, Some(without), "{path} without the cloud");
+            assert_eq!(code(&path, false, 0).await, Some(without), "{path} with filters");
+        }
+        let other = format!("{SERVICES}?limit=1&resourceVersion={}", ResourceVersion::OWN_BIT + 1);
+        assert_eq!(code(&other, true, 0).await, Some(410), "no cloud has issued it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn get_reads_the_resource_version_that_it_names() {
+        for (query, expected) in [
+            ("", 200),
+            ("?resourceVersion=", 200),
+            ("?resourceVersion=0", 200),
+            ("?resourceVersion=900", 200),
+            ("?resourceVersion=933", 504),
+            ("?resourceVersion=abc", 400),
+            ("?limit=abc&labelSelector=,", 200),
+        ] {
+            assert_eq!(
+                code(&format!("{WEB}{query}"), false, 0).await,
+                Some(expected),
+                "{query}"
+            );
+        }
     }
 }

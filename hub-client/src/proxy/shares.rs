@@ -1,9 +1,9 @@
 //! Shares: a maximum of something that all origins may hold together, divided among them.
 //!
-//! An origin may hold a quarter of what it leaves free: alone it gets a fifth of the total, and each further greedy one a
-//! fifth of the rest. So a newcomer finds something, though nothing is taken back: a client that reads nothing can hold
-//! its part for as long as it likes. Twenty origins leave one of 512. Tokens cost nothing to make up, origins cannot be
-//! made up.
+//! An origin may hold a quarter of what it leaves free: alone it gets a fifth of the total, and each further greedy one
+//! a fifth of the rest. So a newcomer finds something, though nothing is taken back: a client that reads nothing can
+//! hold its part for as long as it likes. Twenty origins leave one of 512. Tokens cost nothing to make up, origins
+//! cannot be made up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -47,8 +47,8 @@ struct Write {
 /// Data needed to read an answer.
 struct Note {
     written: Arc<Written>,
-    /// Copies of the collection, or of a part of it; at least one.
-    replicas: Vec<Arc<Replica>>,
+    /// Copies of the collection, or of a part of it; at least one. Each with the name of its objects, if it has one.
+    replicas: Vec<(Arc<Replica>, Option<String>)>,
     format: Format,
     inflate: Option<Box<Inflate>>,
     namespace: String,
@@ -96,18 +96,19 @@ impl Written {
         last.map(|last| last.version).unwrap_or_default()
     }
 
-    /// Returns the response, extended to note the RV of its object once it has passed.
+    /// Returns the response, extended to note the RV of its object once it has passed: for each of `replicas`, except
+    /// those that hold only objects of another name.
     #[must_use]
     pub fn noting(
         self: &Arc<Self>,
-        replicas: Vec<Arc<Replica>>,
+        replicas: Vec<(Arc<Replica>, Option<String>)>,
         info: &RequestInfo,
         response: Response<Body>,
     ) -> Response<Body> {
-        let Some(kind) = replicas.first().map(|replica| replica.collection().kind()) else {
+        let Some(kind) = replicas.first().map(|(replica, _)| replica.collection().kind()) else {
             return response;
         };
-        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
+        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete);
         // Other subresources contain another kind of object, or are answered by another server.
         let is_object = matches!(info.subresource.as_deref(), None | Some("status"));
         let is_known = info.version == kind.version;
@@ -177,23 +178,25 @@ impl Note {
         let Some(answer) = plain(self.inflate.take(), answer) else {
             return;
         };
-        for replica in &self.replicas {
+        for (replica, name) in &self.replicas {
             let collection = replica.collection();
-            if let Some(version) = self.version(collection.kind(), &answer) {
+            if let Some(version) = self.version(collection.kind(), name.as_deref(), &answer) {
                 let generation = collection.read(|held| held.generation());
                 self.written.note(replica.name(), generation, version);
             }
         }
     }
 
-    /// Returns the RV of the object if it is the written one.
-    fn version(&self, kind: &ResourceKind, body: &Bytes) -> Option<ResourceVersion> {
+    /// Returns the RV of the object if it is the written one, and of this `name` if there is one.
+    fn version(&self, kind: &ResourceKind, name: Option<&str>, body: &Bytes) -> Option<ResourceVersion> {
         let json = body_json(self.format, &kind.api_version(), &kind.kind, body).ok()?;
         let head: Head = serde_json::from_slice(&json).ok()?;
+        let is_named = |name: &str| head.metadata.name == name;
         let is_asked_for = head.api_version == kind.api_version()
             && head.kind == *kind.kind
             && head.metadata.namespace == self.namespace
-            && self.name.as_ref().is_none_or(|name| head.metadata.name == *name);
+            && self.name.as_deref().is_none_or(is_named)
+            && name.is_none_or(is_named);
         let version = ResourceVersion::parse(&head.metadata.resource_version).ok()?;
         is_asked_for.then_some(version)
     }
@@ -201,8 +204,12 @@ impl Note {
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
     use http_body_util::BodyExt as _;
+    use serde_json::{Value, json};
+    use yurt_apimachinery::kind::find_kind;
     use yurt_runtime::http::full;
+    use yurt_storage::Replicas;
 
     use super::*;
 
@@ -260,6 +267,50 @@ mod tests {
         );
         written.note(ALL, 7, ResourceVersion(5));
         assert_eq!(written.least(ALL, 7), ResourceVersion(5));
+    }
+
+    #[tokio::test]
+    async fn reads_wait_for_a_deletion_whose_answer_is_the_object() {
+        let services = find_kind("", "services").unwrap();
+        let replicas = Replicas::open(&[(ALL.to_owned(), services)], None).unwrap();
+        let path = "/api/v1/namespaces/shop/services/web";
+        let info = RequestInfo::parse("DELETE", path, None).unwrap();
+        let web = json!({"name": "web", "namespace": "shop", "resourceVersion": "20"});
+        let least = async |answer: Value| {
+            let written = Arc::new(Written::new(Clock::fake().0));
+            let response = yurt_runtime::http::json(StatusCode::OK, answer.to_string());
+            let response = written.noting(vec![(replicas.named(ALL).unwrap(), None)], &info, response);
+            response.into_body().collect().await.unwrap();
+            written.least(ALL, 0)
+        };
+        let object = json!({"kind": "Service", "apiVersion": "v1", "metadata": web});
+        assert_eq!(least(object).await, ResourceVersion(20));
+        let details = json!({"name": "web", "kind": "services", "uid": "u"});
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": details});
+        assert_eq!(least(status).await, ResourceVersion::ZERO);
+    }
+
+    #[tokio::test]
+    async fn reads_of_one_object_wait_for_no_creation_of_another() {
+        const COPIES: [&str; 3] = [ALL, "web", "db"];
+        let services = find_kind("", "services").unwrap();
+        let replicas = COPIES.map(|name| (name.to_owned(), services));
+        let replicas = Replicas::open(&replicas, None).unwrap();
+        let info = RequestInfo::parse("POST", "/api/v1/namespaces/shop/services", None).unwrap();
+        let web = json!({"name": "web", "namespace": "shop", "resourceVersion": "20"});
+        let object = json!({"kind": "Service", "apiVersion": "v1", "metadata": web});
+        let written = Arc::new(Written::new(Clock::fake().0));
+        let copies = COPIES.map(|name| {
+            (
+                replicas.named(name).unwrap(),
+                Some(name.to_owned()).filter(|name| name != ALL),
+            )
+        });
+        let response = yurt_runtime::http::json(StatusCode::CREATED, object.to_string());
+        let response = written.noting(copies.to_vec(), &info, response);
+        response.into_body().collect().await.unwrap();
+        assert_eq!(COPIES.map(|name| written.least(name, 0).0), [20, 20, 0]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Detects a replica that stays ahead of the present leader in the same history. Such a replica has state that the cloud never had, and
-//! is listed again.
+//! Detects a replica that stays ahead of the present leader in the same history. Such a replica has state that the
+//! cloud never had, and is listed again.
 //!
-//! A leader declares that it feeds the cloud's present. A replica that is ahead waits at the coordinator for a position that may never
-//! come. Until then its readers see no change.
+//! A leader declares that it feeds the cloud's present. A replica that is ahead waits at the coordinator for a position
+//! that may never come. Until then its readers see no change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::health::CoordinatorReach;
 
 /// Time ahead after which the replica is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(60);
-/// Time ahead after which the replica is listed. kube-apiserver sends bookmarks each minute. A replica that followed the cloud may be
-/// ahead of the leader's by one of these, and by more if one is missed.
+/// Time ahead after which the replica is listed. kube-apiserver sends bookmarks each minute. A replica that followed
+/// the cloud may be ahead of the leader's by one of these, and by more if one is missed.
 const LISTED_AFTER: Duration = Duration::from_secs(150);
 /// Time between comparisons while the coordinator reports nothing new.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -37,7 +37,8 @@ pub struct Ahead(BTreeMap<String, (u64, BootTime)>);
 // === impl Ahead ===
 
 impl Ahead {
-    /// Returns the time that replica `name`, with position `held`, has been ahead of a leader that feeds the cloud's present.
+    /// Returns the time that replica `name`, with position `held`, has been ahead of a leader that feeds the cloud's
+    /// present.
     pub fn look(&mut self, name: &str, held: HeldReplica, there: &CollectionStatus, now: BootTime) -> Duration {
         let position = ResourceVersion::parse(&there.applied_up_to).unwrap_or_default();
         let is_compared = held.complete && there.complete && there.fresh && held.generation == there.generation;
@@ -79,8 +80,8 @@ pub async fn compare(
     }
 }
 
-/// Gives each replica that has been ahead for too long a generation of its own. It then differs from the coordinator's history, so the
-/// next stream lists it.
+/// Gives each replica that has been ahead for too long a generation of its own. It then differs from the coordinator's
+/// history, so the next stream lists it.
 fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, CollectionStatus>, now: BootTime) {
     for replica in data.pool_replicas() {
         let (name, collection) = (replica.name(), replica.collection());

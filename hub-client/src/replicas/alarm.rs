@@ -57,8 +57,8 @@ impl Alarm {
         }
     }
 
-    /// Switches the collection from the coordinator to the cloud. The list there replaces the data as a new generation, so that
-    /// no reader keeps any of it. Returns false if the collection does not follow the coordinator now.
+    /// Switches the collection from the coordinator to the cloud. The list there replaces the data as a new generation,
+    /// so that no reader keeps any of it. Returns false if the collection does not follow the coordinator now.
     pub fn leave(&self, finding: &Finding) -> bool {
         let Finding {
             collection: name,

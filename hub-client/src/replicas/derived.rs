@@ -30,8 +30,8 @@ use inputs::LiveInputs;
 
 /// Maximum number of views. Above it the one that was unused for longest is dropped.
 const VIEWS_MAX: usize = 64;
-/// Maximum number of views of selections that only callers with tokens use. The others are the node's, and those of pool
-/// data, which are few.
+/// Maximum number of views of selections that only callers with tokens use. The others are the node's, and those of
+/// pool data, which are few.
 const VIEWS_OF_TOKENS_MAX: usize = VIEWS_MAX / 2;
 /// Time after its last use at which a view is dropped.
 const IDLE_MAX: Duration = Duration::from_secs(3600);
@@ -159,7 +159,8 @@ impl Derived {
         shown.map(|(_, object)| object.bytes_len()).max().unwrap_or_default()
     }
 
-    /// The highest RV under which the views show the state that the source has under `version`; `None` if none shows it.
+    /// The highest RV under which the views show the state that the source has under `version`; `None` if none shows
+    /// it.
     #[must_use]
     pub fn shown_as(
         &self,
@@ -239,8 +240,8 @@ impl Derived {
 // === impl ViewsState ===
 
 impl ViewsState {
-    /// Ends the view that was unused for longest, if there is no room for a further one. For callers with tokens it is one
-    /// of theirs.
+    /// Ends the view that was unused for longest, if there is no room for a further one. For callers with tokens it is
+    /// one of theirs.
     fn make_room(&self, views: &mut BTreeMap<Key, Arc<View>>, is_of_tokens: bool) -> Result<(), Status> {
         let may_give_way = |view: &View| !is_of_tokens || view.is_of_tokens.load(Ordering::Relaxed);
         let has_no_share = || views.values().filter(|view| may_give_way(view)).count() >= VIEWS_OF_TOKENS_MAX;

@@ -1,6 +1,6 @@
-//! Opens the durable copy of the replicas. A file that is damaged, of another format or on a bad sector is moved aside and
-//! replaced. With a disk that is full or read-only the hub runs without the file until the next start. Members of another
-//! pool are dropped. None of these prevents the hub's start.
+//! Opens the durable copy of the replicas. A file that is damaged, of another format or on a bad sector is moved aside
+//! and replaced. A file on a disk that is full or read-only is read, and what the hub learns later is kept in memory
+//! until the next start. Members of another pool are dropped. None of these prevents the hub's start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use yurt_apimachinery::ResourceKind;
 use yurt_pool_protocol::members;
+use yurt_runtime::Clock;
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, OpenError};
 use yurt_storage::{Oversized, Replicas, StorageError};
@@ -38,7 +39,7 @@ pub enum DiskError {
 /// The durable copy and the findings of its opening.
 pub(super) struct Opened {
     pub(super) replicas: Replicas,
-    /// The store; `None` while the hub keeps nothing on its disk.
+    /// The store; `None` while the hub uses no file.
     pub(super) store: Option<ReplicaStore>,
     pub(super) origin: Origin,
     /// Fault of the file, and the measure taken.
@@ -47,6 +48,15 @@ pub(super) struct Opened {
     pub(super) other_pool: Option<String>,
     /// Collections dropped because of their size, with reasons.
     pub(super) oversized: Vec<(String, String)>,
+}
+
+/// Destination of commits.
+#[derive(Clone, Copy)]
+enum Medium<'a> {
+    /// To the file that this function opens.
+    Disk(&'a dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>),
+    /// To memory; the file is read.
+    Unwritten,
 }
 
 /// Name and kind of each collection, and the maximum bytes to load of all.
@@ -78,14 +88,15 @@ pub(super) fn open(
     kinds: Kinds<'_>,
     disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>,
 ) -> Result<Opened, DiskError> {
-    match open_once(folder, pool, kinds, disk) {
+    let open_once = || open_once(folder, pool, kinds, Medium::Disk(disk));
+    match open_once() {
         Err(error) if error.is_unreadable() => {
             let aside = move_aside(&folder.join(FILE));
             let why = match &aside {
                 Ok(aside) => format!("{error}; moved to {} and replaced", aside.display()),
                 Err(problem) => format!("{error}; failed to move it aside ({problem})"),
             };
-            match aside.map(|_| open_once(folder, pool, kinds, disk)) {
+            match aside.map(|_| open_once()) {
                 Ok(Ok(opened)) => Ok(Opened {
                     failure: Some(why),
                     ..opened
@@ -94,26 +105,27 @@ pub(super) fn open(
                 Err(_) => in_memory(folder, kinds, &why),
             }
         }
-        Err(error) if error.takes_nothing() => in_memory(folder, kinds, &error.to_string()),
+        Err(error) if error.takes_nothing() => unwritten(folder, pool, kinds, &error.to_string()),
         opened => opened,
     }
 }
 
-fn open_once(
-    folder: &Path,
-    pool: &str,
-    kinds: Kinds<'_>,
-    disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>,
-) -> Result<Opened, DiskError> {
+fn open_once(folder: &Path, pool: &str, kinds: Kinds<'_>, medium: Medium<'_>) -> Result<Opened, DiskError> {
     let file = folder.join(FILE);
     let origin = Origin::open(folder, !file.exists());
-    let store = ReplicaStore::open(disk(&file)?)?.packing();
+    let disk = match medium {
+        Medium::Disk(open) => open(&file)?,
+        Medium::Unwritten => Disk::open_unwritten(&file, Clock::system())?,
+    };
+    let store = ReplicaStore::open(disk)?.packing();
     let other_pool = origin.other_pool(pool);
     if other_pool.is_some() {
         store.forget(members::COLLECTION)?;
     }
-    // The pool is recorded before there are members of it.
-    if let Err(error) = origin.set_pool(pool) {
+    // The pool is recorded before there are members of it. A file that is not written gets none.
+    if let Err(error) = origin.set_pool(pool)
+        && matches!(medium, Medium::Disk(_))
+    {
         let why = format!("the record of the pool next to {}: {error}", file.display());
         return Err(match takes_nothing(&error) {
             true => StorageError::Full(why).into(),
@@ -138,16 +150,32 @@ fn open_once(
     })
 }
 
+/// Opens the file of a disk that takes nothing: what it has is served, and changes are kept in memory.
+fn unwritten(folder: &Path, pool: &str, kinds: Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
+    match open_once(folder, pool, kinds, Medium::Unwritten) {
+        Ok(opened) => Ok(Opened {
+            failure: Some(in_memory_only(why)),
+            ..opened
+        }),
+        Err(_) if !folder.join(FILE).exists() => in_memory(folder, kinds, why),
+        Err(error) => in_memory(folder, kinds, &format!("{why}; it cannot be read either ({error})")),
+    }
+}
+
 /// Opens replicas that neither read from nor write to the disk.
 fn in_memory(folder: &Path, (kinds, _): Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
     Ok(Opened {
         replicas: Replicas::open(kinds, None)?,
         store: None,
         origin: Origin::open(folder, false),
-        failure: Some(format!("{why}; copies are kept in memory only until the next start")),
+        failure: Some(in_memory_only(why)),
         other_pool: None,
         oversized: Vec::new(),
     })
+}
+
+fn in_memory_only(why: &str) -> String {
+    format!("{why}; changes of the copies are kept in memory only until the next start")
 }
 
 /// Moves a damaged file aside, in place of an earlier one, and returns its new path.
@@ -177,14 +205,13 @@ pub fn takes_nothing(error: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::ops::Range;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     use yurt_apimachinery::kind::find_kind;
     use yurt_apimachinery::{Object, ResourceVersion};
-    use yurt_runtime::Clock;
     use yurt_storage::OnlyWriter as _;
     use yurt_storage::embedded::{FileBackend, LockedFile};
     use yurt_test_support::TestDir;
@@ -229,6 +256,14 @@ mod tests {
         }
     }
 
+    /// Opens a file on a disk that is full while `is_full` is set.
+    pub(crate) fn filling(is_full: Arc<AtomicBool>, clock: Clock) -> impl Fn(&Path) -> Result<Arc<Disk>, OpenError> {
+        move |path: &Path| {
+            let (file, is_full) = (LockedFile::open(path).unwrap(), is_full.clone());
+            Disk::open_on(path, Arc::new(Filling { file, is_full }), clock.clone())
+        }
+    }
+
     fn kinds() -> Vec<(String, &'static ResourceKind)> {
         vec![("services".to_owned(), find_kind("", "services").unwrap())]
     }
@@ -267,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn full_disk_is_done_without_until_the_next_start() {
+    async fn file_of_a_full_disk_is_read_and_stays_as_it_is_until_the_next_start() {
         let folder = TestDir::new();
         let open = |disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>| {
             open(folder.path(), "p", (&kinds(), usize::MAX), disk).map_err(|error| error.to_string())
@@ -279,7 +314,7 @@ mod tests {
             why.contains("no space left") && why.contains("until the next start"),
             "{why}"
         );
-        assert!(opened.store.is_none() && held(&opened).is_empty());
+        assert_eq!(held(&opened), ["stored"]);
         // Complete and served, but not written.
         list(&opened, "in memory").await;
         drop(opened);
@@ -288,15 +323,47 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn full_disk_without_a_file_is_done_without() {
+        let folder = TestDir::new();
+        let opened = open(folder.path(), "p", (&kinds(), usize::MAX), &full).unwrap_or_else(|error| panic!("{error}"));
+        let why = opened.failure.clone().unwrap();
+        assert!(opened.store.is_none() && why.contains("no space left"), "{why}");
+        assert!(!why.contains("either"), "nothing else is wrong: {why}");
+        list(&opened, "in memory").await;
+        assert!(!folder.path().join(FILE).exists());
+    }
+
+    #[tokio::test]
+    async fn members_of_another_pool_are_not_served_from_a_disk_that_does_not_take_their_removal() {
+        let folder = TestDir::new();
+        let kinds = vec![(members::COLLECTION.to_owned(), find_kind("", "services").unwrap())];
+        let open = |pool: &str, disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>| {
+            open(folder.path(), pool, (&kinds, usize::MAX), disk).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let opened = open("p", &real);
+        let replica = opened.replicas.named(members::COLLECTION).unwrap();
+        replica
+            .collection()
+            .update(|held| held.restart(0, Vec::new(), ResourceVersion(10)));
+        opened.replicas.persist(None).await.unwrap();
+        drop((replica, opened));
+        let record = folder.path().join("origin.json");
+        let of_pool = std::fs::read(&record).unwrap();
+        let is_served = |opened: &Opened| opened.replicas.named(members::COLLECTION).unwrap().is_served();
+        assert!(is_served(&open("p", &full)));
+        let opened = open("q", &full);
+        assert_eq!(opened.other_pool.as_deref(), Some("p"));
+        assert!(!is_served(&opened));
+        drop(opened);
+        std::fs::write(&record, of_pool).unwrap();
+        assert!(is_served(&open("p", &real)), "the file is as it was");
+    }
+
+    #[tokio::test]
     async fn disk_that_does_not_take_changes_is_a_failure_until_it_does() {
         let (folder, (clock, hand)) = (TestDir::new(), Clock::fake());
-        let (is_full, of_disk) = (Arc::new(AtomicBool::new(false)), clock.clone());
-        let of_file = is_full.clone();
-        let disk = move |path: &Path| {
-            let file = LockedFile::open(path).unwrap();
-            let is_full = of_file.clone();
-            Disk::open_on(path, Arc::new(Filling { file, is_full }), of_disk.clone())
-        };
+        let is_full = Arc::new(AtomicBool::new(false));
+        let disk = filling(is_full.clone(), clock.clone());
         let data = PoolData::open_with(folder.path(), "p", usize::MAX.into(), clock, &disk).unwrap();
         is_full.store(true, Ordering::Relaxed);
         let services = data.replicas().named("services").unwrap();

@@ -9,8 +9,8 @@ use yurt_apimachinery::time::BootTime;
 use yurt_pool_protocol::cloud_fallback::Wanted;
 use yurt_pool_protocol::source::Source;
 
-/// Time that a collection does not follow the coordinator after the first forgery. Each further forgery multiplies it by
-/// six.
+/// Time that a collection does not follow the coordinator after the first forgery. Each further forgery multiplies it
+/// by six.
 const FIRST: Duration = Duration::from_secs(600);
 const GROWTH: u32 = 6;
 /// Maximum of that time.

@@ -65,8 +65,8 @@ impl DurableCopy {
         removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))
     }
 
-    /// Deletes everything that is kept of another cluster, if it is one: also the files and folders of these names, and its
-    /// record last. No task may write to the folder any more. Blocks.
+    /// Deletes everything that is kept of another cluster, if it is one: also the files and folders of these names, and
+    /// its record last. No task may write to the folder any more. Blocks.
     pub(crate) fn remove_rest(&self, names: &[&str]) {
         if !self.is_foreign.is_cancelled() {
             return;

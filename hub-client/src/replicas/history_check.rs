@@ -1,10 +1,12 @@
-//! Obtains proofs that the cloud still has the replicas' history. New cloud data waits for a proof, as do renewals, which would
-//! overwrite part of the evidence.
+//! Obtains proofs that the cloud still has the replicas' history. New cloud data waits for a proof, as do renewals,
+//! which would overwrite part of the evidence.
 //!
-//! One proof covers all replicas. The hub obtains it at the start, when it turns to the cloud, and when a connection or a watch ends
-//! early. It is valid for data from connections that were open when it began: a later connection may lead to another cloud. It is
-//! valid for the replicas it covered: another one may have come from the coordinator since. [`history`](yurt_pool_protocol::history) judges the
-//! answers. Before that, over each new connection, the hub checks that this is the cluster of the replicas (`cluster.rs`).
+//! One proof covers all replicas. Only what this hub read from the cloud itself is evidence for the cached selections.
+//! The hub obtains it at the start, when it turns to the cloud, and when a connection or a watch ends early. It is
+//! valid for data from connections that were open when it began: a later connection may lead to another cloud. It is
+//! valid for the replicas it covered: another one may have come from the coordinator since.
+//! [`history`](yurt_pool_protocol::history) judges the answers. Before that, over each new connection, the hub checks
+//! that this is the cluster of the replicas (`cluster.rs`).
 
 mod answers;
 mod cluster;
@@ -18,12 +20,15 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_pool_protocol::history::{HistoryVerdict, KnownHistory};
+use yurt_pool_protocol::history::{HistoryVerdict, KnownHistory, Lost, Verdicts};
 
 use super::PoolData;
 use crate::health::{CloudReach, CoordinatorReach};
 use crate::upstream::Cloud;
 
+use evidence::Known;
+
+pub use cluster::ClusterCheck;
 pub use lease::{AcknowledgedLease, lease_version};
 pub use state::{Connection, ConnectionKind, HistoryState, Opened};
 
@@ -47,9 +52,9 @@ struct Ground {
 // === impl Ground ===
 
 impl Ground {
-    /// True if a proof about replicas of `generations` may skip reads of the past. Over a connection that stayed open, the server
-    /// cannot have been restored from a backup. A replica of another generation may still come from a coordinator that was fed
-    /// before a restore.
+    /// True if a proof about replicas of `generations` may skip reads of the past. Over a connection that stayed open,
+    /// the server cannot have been restored from a backup. A replica of another generation may still come from a
+    /// coordinator that was fed before a restore.
     fn carries(&self, generations: &BTreeMap<String, u64>) -> bool {
         generations
             .iter()
@@ -71,8 +76,10 @@ pub struct HistoryVerifier {
     pub reach: watch::Receiver<CloudReach>,
     /// Status of the coordinator.
     pub coordinator: watch::Receiver<CoordinatorReach>,
-    /// True once the replicas turn out to be of another cluster and are dropped: the process has to exit.
-    pub is_other_cluster: bool,
+    /// True if pool data may come from a coordinator, and so from a leader that lies.
+    pub has_coordinator: bool,
+    /// Result of the last comparison of the clusters.
+    pub cluster: ClusterCheck,
 }
 
 // === impl HistoryVerifier ===
@@ -96,22 +103,30 @@ impl HistoryVerifier {
             let failed = self.reach.borrow_and_update().is_failing();
             history.away(failed);
             changes.mark_seen();
+            if !failed && self.cluster.take_due() && self.check_cluster().await.is_err() {
+                if matches!(self.cluster, ClusterCheck::Other) {
+                    return;
+                }
+                // Nothing of the cloud is applied until it answers.
+                history.reopen();
+                ground = None;
+            }
             if !failed && history.is_unproven() {
                 let (breaks, way) = (history.breaks(), self.way());
-                let (known, generations) = self.known().await;
-                let is_thorough = ground.as_ref().is_none_or(|ground| !ground.carries(&generations));
-                match self.prove(&known, is_thorough).await {
-                    Ok((true, _)) if !is_thorough && self.way() != way => {
+                let mut known = self.known().await;
+                let is_thorough = ground.as_ref().is_none_or(|ground| !ground.carries(&known.generations));
+                match self.prove(&mut known, is_thorough).await {
+                    Ok((Lost::Nothing, _)) if !is_thorough && self.way() != way => {
                         // The connection had ended unnoticed, and the request opened a new one.
                         ground = None;
                     }
-                    Ok((is_same, over)) => {
-                        history.record_result(generations.clone(), is_same, breaks, over);
-                        let way = self.way();
+                    Ok((lost, over)) => {
+                        let (generations, way) = (known.generations, self.way());
+                        history.record_result(generations.clone(), lost, breaks, over);
                         ground = Some(Ground { way, generations });
                         self.data.failures().works(HISTORY);
                     }
-                    Err(_) if self.is_other_cluster => return,
+                    Err(_) if matches!(self.cluster, ClusterCheck::Other) => return,
                     Err(why) => {
                         tracing::debug!(why, "Failed to prove the cloud's history");
                         self.data.failures().unanswered(HISTORY, &why);
@@ -147,49 +162,93 @@ impl HistoryVerifier {
         }
     }
 
-    /// Returns whether the cloud still has the history of `known`, and the connections that this covers. Reads the past only if
-    /// the proof has to be thorough.
-    async fn prove(&mut self, known: &KnownHistory, is_thorough: bool) -> Result<(bool, Opened), String> {
+    /// Returns what of `known` is no longer the cloud's history, and the connections that this covers. Reads the past
+    /// only if the proof has to be thorough.
+    async fn prove(&mut self, known: &mut Known, is_thorough: bool) -> Result<(Lost, Opened), String> {
         if is_thorough {
             self.check_cluster().await?;
         }
-        let against = self.data.history().take_against();
+        // Without evidence of their own, the selections rather begin a new generation.
+        let trusts_pool = !self.has_coordinator || known.selections.is_nothing();
+        let contradicted = self.contradicted();
         let over = self.opened(self.cloud.current());
         if known.is_nothing() {
-            return Ok((true, over));
+            return Ok((Lost::Nothing, over));
         }
-        let (verdict, over) = match against {
-            Some(why) => (HistoryVerdict::NewTimeline(why), over),
-            None => self.ask_around(known, is_thorough).await?,
+        let (verdicts, over) = match contradicted.lost(trusts_pool) {
+            Lost::All => (contradicted, over),
+            lost => {
+                if lost == Lost::PoolData {
+                    report(&contradicted, lost);
+                    // It stays lost if no server answers now.
+                    self.data.history().lose(&known.generations, lost);
+                    known.pool = KnownHistory::default();
+                }
+                self.ask_around(known, is_thorough).await?
+            }
         };
-        if let HistoryVerdict::NewTimeline(why) = &verdict {
-            tracing::error!(
-                why,
-                "The cloud returned with another history; beginning a new generation"
-            );
+        let lost = verdicts.lost(trusts_pool);
+        report(&verdicts, lost);
+        if lost == Lost::All {
             self.lease.forget();
         }
-        Ok((matches!(verdict, HistoryVerdict::Same | HistoryVerdict::Lagging), over))
+        Ok((lost, over))
     }
 
-    /// Returns the verdict of the first server that gives one; that server is in use from then on.
-    async fn ask_around(&self, known: &KnownHistory, is_thorough: bool) -> Result<(HistoryVerdict, Opened), String> {
-        let (mut behind, mut failure) = (None, String::new());
+    /// Takes the events that contradict replicas, as verdicts.
+    fn contradicted(&self) -> Verdicts {
+        let verdict = |is_selection| {
+            let against = self.data.history().take_against(is_selection);
+            against.map_or(HistoryVerdict::Same, HistoryVerdict::NewTimeline)
+        };
+        Verdicts {
+            selections: verdict(true),
+            pool: verdict(false),
+        }
+    }
+
+    /// Returns the verdicts of the first server that gives some; that server is in use from then on.
+    async fn ask_around(&self, known: &Known, is_thorough: bool) -> Result<(Verdicts, Opened), String> {
+        let (mut behind, mut failure) = (None::<(_, _, bool)>, String::new());
         let servers = self.cloud.len();
-        for left in (0..servers).rev() {
+        for _ in 0..servers {
             let place = self.cloud.current();
             match self.ask(place, known, is_thorough).await {
-                Ok((answers, over)) => match known.judge(&answers, left > 0) {
-                    HistoryVerdict::Lagging => behind = Some((answers, over)),
-                    verdict => return Ok((verdict, over)),
-                },
+                Ok((found, over)) => {
+                    // The last one may be behind as well.
+                    let verdicts = found.judge(known, true);
+                    if !verdicts.is_lagging() {
+                        return Ok((verdicts, over));
+                    }
+                    // No server may reach a position that a leader fed.
+                    let lags = verdicts.selections == HistoryVerdict::Lagging;
+                    if behind.as_ref().is_none_or(|(.., lagged)| *lagged && !lags) {
+                        behind = Some((found, over, lags));
+                    }
+                }
                 Err(why) => failure = why,
             }
             self.cloud.try_next();
         }
         // No server that answers is ahead.
-        let behind = behind.map(|(answers, over)| (known.judge(&answers, false), over));
+        let behind = behind.map(|(found, over, _)| (found.judge(known, false), over));
         behind.ok_or(failure)
+    }
+}
+
+/// Logs what is lost.
+fn report(verdicts: &Verdicts, lost: Lost) {
+    let why = verdicts.selections.went_back().or(verdicts.pool.went_back());
+    match lost {
+        Lost::Nothing => {}
+        Lost::PoolData => tracing::error!(
+            why,
+            "The cloud contradicts the pool data; beginning a new generation of it"
+        ),
+        Lost::All => tracing::error!(
+            why,
+            "The cloud returned with another history; beginning a new generation"
+        ),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `spec.hostNetwork` of the pool's NodePool, for filter `hostnetworkpropagation`.
 //!
-//! The filter is off by default. So the NodePool is followed once a filter needs the value, with one watch of that object
-//! by each hub. The value does not come from the coordinator: a false leader must not put Pods of other nodes on the host
-//! network. The last state is on disk, for a start without the cloud.
+//! The filter is off by default. So the NodePool is followed once a filter needs the value, with one watch of that
+//! object by each hub. The value does not come from the coordinator: a false leader must not put Pods of other nodes on
+//! the host network. The last state is on disk, for a start without the cloud, and while the NodePool is gone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -75,10 +75,12 @@ impl HostNetwork {
         self.state.subscribe()
     }
 
-    /// Publishes the value of a NodePool; null is an absent one. It is stored first.
+    /// Publishes the value of a NodePool; null is an absent one. It is stored first. Absence does not change a known
+    /// value: the kubelet recreates the sandboxes of all pods when it changes, and a NodePool may be gone by mistake.
     pub(super) async fn take(&self, pool: &Value) {
         let value = pool["spec"]["hostNetwork"] == true;
-        if self.known() == Some(value) {
+        let known = self.known();
+        if known == Some(value) || known.is_some() && pool.is_null() {
             return;
         }
         self.file
@@ -135,10 +137,8 @@ impl HostNetworkFollower {
                 .await
                 .unwrap_or(Ok(()));
         }
-        // A known value stays: the right to read may be missing for a while.
-        if self.data.host_network().known().is_none() {
-            self.data.host_network().take(&Value::Null).await;
-        }
+        // A known value stays: the right to read may be missing for a while, too.
+        self.data.host_network().take(&Value::Null).await;
         Err("the cloud serves no NodePools to this node".to_owned())
     }
 
@@ -173,7 +173,21 @@ mod tests {
         value.take(&json!({"spec": {"hostNetwork": true}})).await;
         assert_eq!((value.known(), open("p").known()), (Some(true), Some(true)));
         assert_eq!(open("other").known(), None);
-        value.take(&Value::Null).await;
+        value.take(&json!({"spec": {}})).await;
         assert_eq!((value.known(), open("p").known()), (Some(false), Some(false)));
+    }
+
+    /// Another value makes the kubelet recreate the sandboxes of all pods of the node.
+    #[tokio::test]
+    async fn nodepool_that_is_gone_does_not_change_a_known_value() {
+        let folder = TestDir::new();
+        let open = |pool: &str| HostNetwork::open(folder.path(), pool);
+        let value = open("p");
+        value.take(&json!({"spec": {"hostNetwork": true}})).await;
+        value.take(&Value::Null).await;
+        assert_eq!((value.known(), open("p").known()), (Some(true), Some(true)));
+        let unknown = open("q");
+        unknown.take(&Value::Null).await;
+        assert_eq!((unknown.known(), open("q").known()), (Some(false), Some(false)));
     }
 }

@@ -1,5 +1,5 @@
-//! Detects a replica of a resource shared by every pool that is behind the coordinator. A hub with such a replica should
-//! not lead.
+//! Detects a replica of a resource shared by every pool that is behind the coordinator. A hub with such a replica
+//! should not lead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ pub struct HeldReplica {
     pub generation: u64,
 }
 
-/// True if the replica lacks data. `before` is the coordinator's status one answer ago: later data may still be on its way.
+/// True if the replica lacks data. `before` is the coordinator's status one answer ago: later data may still be on its
+/// way.
 #[must_use]
 pub fn is_behind(held: HeldReplica, before: &CollectionStatus, now: &CollectionStatus) -> bool {
     if !before.complete || !now.complete || before.generation != now.generation {

@@ -1,6 +1,9 @@
 //! Lists a collection page by page into a draft that outlives the stream. If the list takes long, a watch collects the
 //! changes in parallel.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +14,11 @@ use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, Status};
 use yurt_pool_protocol::partial_list::{Page, Unfit};
 use yurt_runtime::http::Decoded;
+use yurt_runtime::http::client::HttpClient;
 
 use super::partial_list_store::{CopyPosition, ListStep, Slot};
 use super::reflector::{Reflector, StreamEnd, ended_by, generation_of, read_all, read_checked};
+use crate::upstream::watch_body::{CLOUD_SILENCE, OVERDUE};
 
 /// Pause before the next watch after the server ended one.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -48,11 +53,17 @@ impl Reflector {
                 taken
             }
             // The received pages are kept, so a long pause is not needed.
-            Err(StreamEnd::Failed(why)) if slot.has_progressed() => {
+            Err(StreamEnd::Failed(why) | StreamEnd::Silent(why)) if slot.has_progressed() => {
                 slot.save_due().await;
                 Err(StreamEnd::Interrupted(why))
             }
-            Err(ended) => Err(ended),
+            Err(ended) => {
+                if matches!(ended, StreamEnd::Oversized(_)) {
+                    // The pause is long, and other lists have less room for this one.
+                    slot.forget().await;
+                }
+                Err(ended)
+            }
         }
     }
 
@@ -101,14 +112,14 @@ impl Reflector {
             return Ok(slot.take_expired(status.as_ref().filter(|_| gone).and_then(Status::continue_token)));
         }
         let response = self.require_ok(response).await?;
+        self.require_later_history(response.headers())?;
         // A page that cannot be applied ends while it arrives: no server makes the hub hold more than the limit.
-        let body = match read_checked(response, |bytes| self.require_room_for_list(bytes)).await {
-            Err(StreamEnd::Oversized(why)) => {
-                slot.forget().await;
-                return Err(StreamEnd::Oversized(why));
+        let body = read_checked(response, |bytes| self.require_room_for_list(bytes)).await;
+        let body = body.inspect_err(|ended| {
+            if !matches!(ended, StreamEnd::Oversized(_)) {
+                slot.cut();
             }
-            body => body.inspect_err(|_| slot.cut())?,
-        };
+        })?;
         let bytes = body.len();
         let page =
             ParsedList::parse(body, self.wire_kind()).map_err(|error| StreamEnd::Unreadable(error.to_string()))?;
@@ -131,7 +142,7 @@ impl Reflector {
         let come = self.data.partial_lists().progress(self.replica.name());
         let come = come.map_or(0, |(_, bytes, _)| bytes);
         self.data
-            .require_room(self.replica.name(), come + more)
+            .require_room_for_list(self.replica.name(), come + more)
             .map_err(StreamEnd::Oversized)
     }
 
@@ -158,7 +169,8 @@ impl Reflector {
         }
     }
 
-    async fn watch_beside(
+    /// Watches from `from` on into the draft. Its limits of silence are those of every watch.
+    pub(super) async fn watch_beside(
         &self,
         slot: &Slot,
         from: yurt_apimachinery::ResourceVersion,
@@ -171,14 +183,31 @@ impl Reflector {
         if generation_of(response.headers()) != generation {
             return StreamEnd::Expired;
         }
+        let connection = HttpClient::connection_of(&response);
         let mut body = match Decoded::of(response) {
             Ok(body) => body,
             Err(error) => return StreamEnd::Failed(error.to_string()),
         };
         let mut decoder = WatchDecoder::new();
-        while let Some(Ok(data)) = body.next().await {
+        let ends = Instant::now() + self.lasts() + OVERDUE;
+        let mut has_bookmarks = false;
+        loop {
+            // This is no watch of a replica: the coordinator sends bookmarks as seldom as the cloud.
+            let until = match has_bookmarks {
+                true => ends.min(Instant::now() + CLOUD_SILENCE),
+                false => ends,
+            };
+            let data = match tokio::time::timeout_at(until, body.next()).await {
+                Ok(Some(Ok(data))) => data,
+                Ok(_) => return StreamEnd::Closed,
+                Err(_) => {
+                    self.leave(connection);
+                    return StreamEnd::Silent("the watch during the list is silent, or did not end in time".to_owned());
+                }
+            };
             decoder.push(&data);
             for event in decoder.by_ref() {
+                has_bookmarks |= matches!(&event, Ok(event) if event.event_type == EventType::Bookmark);
                 let taken = event
                     .map_err(|error| StreamEnd::Unreadable(error.to_string()))
                     .and_then(|event| self.take_beside(slot, event));
@@ -187,7 +216,6 @@ impl Reflector {
                 }
             }
         }
-        StreamEnd::Closed
     }
 
     fn take_beside(&self, slot: &Slot, event: RawEvent) -> Result<(), StreamEnd> {
@@ -217,8 +245,8 @@ impl Reflector {
     }
 }
 
-/// True if a refusal concerns the token rather than the caller or the server's state. Retrying with the same token would
-/// fail again.
+/// True if a refusal concerns the token rather than the caller or the server's state. Retrying with the same token
+/// would fail again.
 fn is_about_the_token(status: StatusCode) -> bool {
     let others = [
         StatusCode::UNAUTHORIZED,

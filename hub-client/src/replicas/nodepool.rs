@@ -1,8 +1,8 @@
 //! Reads the pool's membership from `status.nodes` of its NodePool object, if the cloud serves one that names nodes.
 //!
-//! yurt-manager derives it from the Nodes' labels, in one object of which a node may read no more than names. So it takes
-//! precedence over the labels as a whole: a node in only one of the two is a member if the NodePool names it. The labels
-//! decide if there is no NodePool API, no such NodePool, or it names no nodes.
+//! yurt-manager derives it from the Nodes' labels, in one object of which a node may read no more than names. So it
+//! takes precedence over the labels as a whole: a node in only one of the two is a member if the NodePool names it. The
+//! labels decide if there is no NodePool API, no such NodePool, or it names no nodes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,8 +47,8 @@ pub(super) struct Awaited {
 // === impl Reflector ===
 
 impl Reflector {
-    /// Follows the NodePool as long as it names nodes. Returns when the labels of the Nodes decide, with the NodePool that
-    /// may replace them later.
+    /// Follows the NodePool as long as it names nodes. Returns when the labels of the Nodes decide, with the NodePool
+    /// that may replace them later.
     ///
     /// # Errors
     /// The end of the stream.
@@ -159,8 +159,8 @@ impl Reflector {
 // === impl Awaited ===
 
 impl Awaited {
-    /// Resolves once the NodePool names nodes. A watch that ends earlier is not reopened here: the watch on the Nodes ends
-    /// at about the same time, and the next stream opens both.
+    /// Resolves once the NodePool names nodes. A watch that ends earlier is not reopened here: the watch on the Nodes
+    /// ends at about the same time, and the next stream opens both.
     pub(super) async fn decides(self) {
         if let Ok(mut events) = JsonWatch::open(&self.client, &self.path, self.lasts).await {
             while let Ok(Some((_, pool))) = events.next().await {

@@ -1,4 +1,5 @@
-//! Record of the replicas' origin, stored next to them: the NodePool, because its members are among them, and the cluster.
+//! Record of the replicas' origin, stored next to them: the NodePool, because its members are among them, and the
+//! cluster.
 //!
 //! A node may move to another pool or cluster and keep its disk. A flag names the pool. The uid of the Namespace
 //! `kube-system` identifies the cluster; it outlives certificates, addresses and a restored backup. The cluster is also
@@ -47,8 +48,8 @@ pub enum OriginVerdict {
 // === impl Origin ===
 
 impl Origin {
-    /// Reads the record in `folder`. A missing or unreadable record means an unknown origin. If the replicas are yet to be
-    /// created (`is_new`), there are no members of a pool; the cluster is still that of what else is kept.
+    /// Reads the record in `folder`. A missing or unreadable record means an unknown origin. If the replicas are yet to
+    /// be created (`is_new`), there are no members of a pool; the cluster is still that of what else is kept.
     #[must_use]
     pub fn open(folder: &Path, is_new: bool) -> Self {
         let read = fs::read(folder.join(FILE)).ok();
@@ -69,8 +70,8 @@ impl Origin {
         held.filter(|held| held != pool)
     }
 
-    /// Records that the members among the replicas, if any, are those of `pool`. Without a change there is no write, so a
-    /// disk that takes nothing does not keep a hub from its replicas.
+    /// Records that the members among the replicas, if any, are those of `pool`. Without a change there is no write, so
+    /// a disk that takes nothing does not keep a hub from its replicas.
     ///
     /// # Errors
     /// The record could not be written.
@@ -83,8 +84,8 @@ impl Origin {
         self.save(&record)
     }
 
-    /// Compares the cluster `uid` with that of the replicas. An unknown one is recorded; if the record cannot be written, the
-    /// next comparison tries again.
+    /// Compares the cluster `uid` with that of the replicas. An unknown one is recorded; if the record cannot be
+    /// written, the next comparison tries again.
     pub fn judge(&self, uid: &str) -> OriginVerdict {
         let mut record = self.record.lock();
         match &record.cluster {

@@ -1,5 +1,5 @@
-//! Partial lists of a hub, one per replica and source. A stream leaves its draft to the next one. Drafts of long lists are
-//! also stored on disk for the next process.
+//! Partial lists of a hub, one per replica and source. A stream leaves its draft to the next one. Drafts of long lists
+//! are also stored on disk for the next process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,8 @@ pub struct PartialListStore {
     disk: Option<Disk>,
 }
 
-/// The file, for one operation at a time. An operation continues when its caller is cancelled; the next one waits for it.
+/// The file, for one operation at a time. An operation continues when its caller is cancelled; the next one waits for
+/// it.
 #[derive(Clone)]
 struct Disk {
     store: ReplicaStore,
@@ -127,8 +128,8 @@ impl PartialListStore {
         }
     }
 
-    /// Returns the evidence of the cloud's partial list of replica `name`, as [`PartialList::evidence`], including one from an
-    /// earlier process. A list older than `held` gives none.
+    /// Returns the evidence of the cloud's partial list of replica `name`, as [`PartialList::evidence`], including one
+    /// from an earlier process. A list older than `held` gives none.
     pub async fn evidence(
         &self,
         name: &str,
@@ -152,8 +153,8 @@ impl PartialListStore {
         }
     }
 
-    /// Objects and bytes received of replica `name`'s list, and whether its next object is too large for the link; `None`
-    /// without a list.
+    /// Objects and bytes received of replica `name`'s list, and whether its next object is too large for the link;
+    /// `None` without a list.
     #[must_use]
     pub fn progress(&self, name: &str) -> Option<(usize, usize, bool)> {
         let slots = self.slots.lock();
@@ -167,6 +168,18 @@ impl PartialListStore {
                 Some((objects, bytes, is_stuck))
             })
             .max()
+    }
+
+    /// Bytes received of the unfinished lists, by the name of the replica.
+    #[must_use]
+    pub fn received(&self) -> BTreeMap<String, usize> {
+        let mut received = BTreeMap::<_, usize>::new();
+        for ((name, _), slot) in self.slots.lock().iter() {
+            if let Some((_, bytes)) = slot.state.lock().draft.as_ref().map(PartialList::size) {
+                *received.entry(name.clone()).or_default() += bytes;
+            }
+        }
+        received
     }
 
     /// Stores all drafts that last, of any age, before the hub stops.
@@ -203,7 +216,8 @@ impl Disk {
 // === impl Slot ===
 
 impl Slot {
-    /// Prepares the slot for a new stream: loads the draft of an earlier process, and drops a draft older than the replica.
+    /// Prepares the slot for a new stream: loads the draft of an earlier process, and drops a draft older than the
+    /// replica.
     pub async fn open(&self, held: ResourceVersion) {
         self.load().await;
         let is_old = {
@@ -345,8 +359,8 @@ impl Slot {
         self.ticks.subscribe()
     }
 
-    /// Position at which to watch for changes, and the list's generation; an error while the list may still finish without
-    /// a watch.
+    /// Position at which to watch for changes, and the list's generation; an error while the list may still finish
+    /// without a watch.
     ///
     /// # Errors
     /// Time of the next try; `None` for after the next change.

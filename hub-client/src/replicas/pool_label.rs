@@ -1,7 +1,12 @@
 //! Name of this node's pool without `--nodepool-name`: the label of its Node, as OpenYurt's hub reads it.
 //!
-//! The replicas belong to a pool (ADR 0022), so the name is fixed while a hub runs. It is on the disk, for a start without
-//! the cloud. When the label changes, the hub stores the new name and ends; its service manager starts it again.
+//! The replicas belong to a pool (ADR 0022), so the name is fixed while a hub runs. It is on the disk, for a start
+//! without the cloud. When the label changes, the hub stores the new name and ends; its service manager starts it
+//! again.
+//!
+//! Until the Node has been read, the name is unknown. That differs from a Node without the label, which is in no pool.
+//! The hub then reads the Node every few seconds. A hub that learns that its node is in no pool goes on: it has no
+//! replica that depends on the name.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,24 +23,42 @@ use yurt_pool_protocol::members::POOL_LABEL;
 use yurt_runtime::files;
 use yurt_runtime::http::client::HttpClient;
 
+use super::follower::Backoff;
 use super::questions;
+use crate::failures::Failures;
 use crate::health::CloudReach;
+use crate::hub_config::FollowError;
 use crate::hub_config::disk::ConfigFile;
-use crate::upstream::Cloud;
+use crate::upstream::{Cloud, describe_answer};
 
 /// Name of the file in the root directory.
 const FILE: &str = "node-pool";
 /// Key of the name in the file.
 const KEY: &str = "name";
-/// Maximum time for an answer at the first start, and later.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Failure key: the pool of the node is unknown, or another one than `--nodepool-name`.
+pub(super) const FAILURE: &str = "pool of the node";
+/// Maximum time for an answer over an open connection.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
+/// The same at a start, over a new connection: some four round trips. A later answer must not be the first one in time,
+/// or a hub whose disk does not take the name starts again and again.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(6);
 /// Time between two reads of the label. An answer is a few KB, on a link that may be metered.
-const LOOK_EVERY: Duration = Duration::from_secs(300);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(300);
 
 /// The pool's name on the disk, and its source.
 pub(crate) struct PoolLabel {
-    node: String,
+    pub(super) node: String,
     file: ConfigFile,
+}
+
+/// Ends the hub when the label names another pool than the present one.
+pub(crate) struct PoolLabelFollower {
+    pub(crate) label: PoolLabel,
+    /// Name in effect; `None` while it is unknown.
+    pub(crate) known: watch::Sender<Option<String>>,
+    pub(crate) cloud: Arc<Cloud>,
+    pub(crate) reach: watch::Receiver<CloudReach>,
+    pub(crate) failures: Failures,
 }
 
 // === impl PoolLabel ===
@@ -55,70 +78,123 @@ impl PoolLabel {
         files::access(move || file.load().data.remove(KEY)).await
     }
 
-    /// Reads and stores the label at a first start. Returns an empty name if no server answers in time: the hub ends once
-    /// it reads another one.
-    pub(crate) async fn first(&self, cloud: &Cloud) -> String {
+    /// Reads and stores the label at a start; `None` if no server returns the Node in time.
+    pub(crate) async fn first(&self, cloud: &Cloud) -> Option<String> {
         let mut asked: FuturesUnordered<_> = (0..cloud.len())
-            .map(|place| self.read(&cloud.at(place).knocks))
+            .map(|place| self.read(&cloud.at(place).knocks, FIRST_TIMEOUT))
             .collect();
         while let Some(answer) = asked.next().await {
-            if let Ok(Some(name)) = answer {
+            if let Ok(name) = answer {
                 self.store(&name).await;
-                return name;
+                return Some(name);
             }
         }
-        String::new()
+        None
     }
 
-    /// Returns once the Node is in another pool than `current`, and that is stored.
-    pub(crate) async fn changed(
-        self,
-        current: String,
-        cloud: Arc<Cloud>,
-        mut reach: watch::Receiver<CloudReach>,
-        token: CancellationToken,
-    ) {
-        let following = async {
-            loop {
-                let _ = reach.wait_for(|reach| reach.is_up()).await;
-                match self.read(&cloud.server().beats).await {
-                    Ok(Some(name)) if name != current => {
-                        self.store(&name).await;
-                        if !self.file.is_behind() {
-                            tracing::warn!(
-                                from = current,
-                                to = name,
-                                "Label of the node's pool changed; starting again"
-                            );
-                            return;
-                        }
-                    }
-                    Ok(Some(name)) if self.stored().await.is_none() => self.store(&name).await,
-                    Ok(_) => {}
-                    Err(error) => tracing::debug!(error, "Failed to read the label of the node's pool"),
-                }
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        };
-        token.run_until_cancelled(following).await;
-    }
-
-    /// The label, empty if the Node has none; `None` without such a Node, or the right to read it.
-    async fn read(&self, client: &HttpClient) -> Result<Option<String>, String> {
+    /// The label, empty if the Node has none.
+    ///
+    /// # Errors
+    /// The Node cannot be read. The kubelet registers it after the hub's first start.
+    pub(super) async fn read(&self, client: &HttpClient, max: Duration) -> Result<String, FollowError> {
         let path = format!("/api/v1/nodes/{}", self.node);
-        let (status, _, body) = questions::ask(client, &path, "PartialObjectMetadata", TIMEOUT).await?;
-        if status != StatusCode::OK {
-            return Ok(None);
+        let asked = questions::ask(client, &path, "PartialObjectMetadata", max).await;
+        let (status, _, body) = asked.map_err(FollowError::Unanswered)?;
+        match status {
+            StatusCode::OK => {}
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                return Err(FollowError::Refused(describe_answer(status, &body)));
+            }
+            other => return Err(FollowError::Unanswered(describe_answer(other, &body))),
         }
-        let node: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        let node: Value = serde_json::from_slice(&body).map_err(|error| FollowError::Unanswered(error.to_string()))?;
         let label = node["metadata"]["labels"][POOL_LABEL].as_str();
-        Ok(Some(label.unwrap_or_default().to_owned()))
+        Ok(label.unwrap_or_default().to_owned())
     }
 
     async fn store(&self, name: &str) {
         self.file
             .store(BTreeMap::from([(KEY.to_owned(), name.to_owned())]))
             .await;
+    }
+}
+
+// === impl PoolLabelFollower ===
+
+impl PoolLabelFollower {
+    /// Returns once the name of the pool is another one than the hub began with, and a restart finds it.
+    pub(crate) async fn changed(mut self, token: CancellationToken) {
+        let following = async {
+            if self.current().is_none() {
+                tracing::info!("Pool of the node is unknown; filters hide what depends on it");
+            }
+            let mut backoff = Backoff::default();
+            loop {
+                let _ = self.reach.wait_for(|reach| reach.is_up()).await;
+                if self.look().await {
+                    return;
+                }
+                let pause = match self.current() {
+                    None => backoff.grow(),
+                    Some(_) => LOOK_EVERY,
+                };
+                tokio::time::sleep(pause).await;
+            }
+        };
+        token.run_until_cancelled(following).await;
+    }
+
+    fn current(&self) -> Option<String> {
+        self.known.borrow().clone()
+    }
+
+    /// Reads and stores the label. True if the hub has to start again with it.
+    async fn look(&self) -> bool {
+        let (label, current) = (&self.label, self.current());
+        let name = match label.read(&self.cloud.server().beats, TIMEOUT).await {
+            Ok(name) => name,
+            Err(error) => {
+                self.note(&error);
+                return false;
+            }
+        };
+        if current.as_ref() != Some(&name) || label.stored().await.is_none() {
+            label.store(&name).await;
+        }
+        match current {
+            Some(current) if current == name => false,
+            // A restart would find the former name.
+            Some(_) if label.file.is_behind() => false,
+            None if name.is_empty() => {
+                tracing::info!("Node is in no pool");
+                self.known.send_replace(Some(name));
+                self.failures.works(FAILURE);
+                false
+            }
+            // Without a stored name the start reads it at the cloud.
+            None => {
+                tracing::info!(pool = name, "Pool of the node is known; starting again");
+                true
+            }
+            Some(current) => {
+                tracing::warn!(
+                    from = current,
+                    to = name,
+                    "Label of the node's pool changed; starting again"
+                );
+                true
+            }
+        }
+    }
+
+    /// Reports why the pool is still unknown. A known one stays in effect.
+    fn note(&self, error: &FollowError) {
+        tracing::debug!(%error, "Failed to read the label of the node's pool");
+        match error {
+            _ if self.current().is_some() => {}
+            FollowError::Refused(why) => self.failures.refused(FAILURE, why),
+            FollowError::Unanswered(why) => self.failures.unanswered(FAILURE, why),
+        }
     }
 }
 

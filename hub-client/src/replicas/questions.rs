@@ -29,6 +29,19 @@ pub(super) async fn get(server: &CloudServer, path: &str, shape: &str) -> Result
     }
 }
 
+/// Returns one object that may be evidence; `None` also if the server fails to read it, as with a key that it has lost:
+/// it serves all else. An overloaded server is an error.
+pub(super) async fn get_object(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
+    let (status, _, body) = ask(&server.beats, path, shape, TIMEOUT).await?;
+    match status {
+        StatusCode::OK => Ok(Some(body)),
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+            Err(format!("{}{path}: {status}", server.beats.server()))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Path of a list of one object, which also returns the head of the server.
 pub(crate) fn one(kind: &ResourceKind, key: &ObjectKey) -> String {
     let folder = match key.namespace() {
@@ -79,7 +92,8 @@ pub(super) fn head_of(list: Bytes, kind: &ResourceKind) -> Result<ResourceVersio
     Ok(list.meta.resource_version)
 }
 
-/// Returns the number of the data connection that answers, and the object at `path`; `None` if no answer arrives in time.
+/// Returns the number of the data connection that answers, and the object at `path`; `None` if no answer arrives in
+/// time.
 pub(super) async fn first(server: &CloudServer, path: &str) -> Option<(u64, Bytes)> {
     let request = request(path, "PartialObjectMetadataList").ok()?;
     let round_trip = async {

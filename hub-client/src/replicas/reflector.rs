@@ -30,6 +30,7 @@ pub(super) use answer::{ended_by, generation_of, read_all, read_checked};
 
 use super::PoolData;
 use super::nodepool::is_named;
+use super::truth::ObjectState;
 use crate::metrics::traffic::Traffic;
 
 /// Maximum time without progress of a list page, or of the headers of a watch.
@@ -230,6 +231,7 @@ impl Reflector {
             )));
         }
         self.require_room(objects.iter().map(Object::size).sum())?;
+        let has_other_form = self.has_other_form(&objects).await;
         let (is_gone, history) = (self.is_gone(), self.data.history());
         let taken = self.change(at, |collection| {
             let held = collection.generation();
@@ -242,14 +244,15 @@ impl Reflector {
                 Some(other) if other != held => Some(other),
                 _ if is_gone => Some(new),
                 _ => match collection.replace(objects.clone(), at) {
-                    // A list without resourceVersion is never older than earlier answers of the cloud, unless its store was
-                    // rolled back: that begins a new generation. A coordinator may be behind, but never has another history
-                    // under the same generation.
+                    // A list without resourceVersion is never older than earlier answers of the cloud, unless its store
+                    // was rolled back: that begins a new generation. A coordinator may be behind, but never has another
+                    // history under the same generation.
                     Err(error) if self.source == Source::Cloud || !matches!(error, WriteError::Behind { .. }) => {
                         tracing::error!(collection = self.replica.name(), %error, "The cloud was rolled back; beginning a new generation");
                         Some(new)
                     }
-                    taken => taken.map(|()| None)?,
+                    // Readers below the list start over, as they do at the cloud.
+                    taken => taken.map(|()| has_other_form.then_some(held))?,
                 },
             };
             if let Some(begun) = begun {
@@ -268,13 +271,37 @@ impl Reflector {
         }
         self.data.fits(self.replica.name());
         self.data.sources().heard(self.replica.name(), self.source, None);
-        // Events can be fetched again after a crash; the history before a list cannot. Clients that resume below the next
-        // list would have to relist.
+        // Events can be fetched again after a crash; the history before a list cannot. Clients that resume below the
+        // next list would have to relist.
         if let Err(error) = self.data.replicas().persist(None).await {
             tracing::warn!(collection = self.replica.name(), %error, "Failed to store the list; the next commit includes it");
         }
         tracing::info!(collection = self.replica.name(), source = self.source.as_str(), objects = count, rv = %at, "Listed");
         Ok(())
+    }
+
+    /// True if the list of a selection has another content for a held object under the same RV: the cloud has another
+    /// schema, conversion or version since. It sends no event then.
+    async fn has_other_form(&self, list: &[Object]) -> bool {
+        if self.selected.is_none() {
+            // A coordinator keeps what it has under an RV, and its followers with it.
+            return false;
+        }
+        for object in list {
+            let held = self
+                .replica
+                .collection()
+                .read(|held| held.object(object.key()).cloned());
+            let is_other = |held: &Object| {
+                let has_same_version = held.resource_version() == object.resource_version();
+                has_same_version && held != object && ObjectState::of(held, true) != ObjectState::of(object, true)
+            };
+            if held.as_ref().is_some_and(is_other) {
+                return true;
+            }
+            tokio::task::consume_budget().await;
+        }
+        false
     }
 
     /// Checks that the replica may grow to `size` bytes.
@@ -320,4 +347,4 @@ impl Reflector {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -19,9 +19,9 @@ const SHOWN_MAX: usize = 5;
 // === impl Verifier ===
 
 impl Verifier {
-    /// Compares once. A difference is reported if the previous comparison, `before`, found it as well: the leader updates
-    /// the coordinator slightly later than the cloud answers the hub. Without a NodePool that names nodes nothing is
-    /// compared.
+    /// Compares once. A difference is reported if the previous comparison, `before`, found it as well: the leader
+    /// updates the coordinator slightly later than the cloud answers the hub. Without a NodePool that names nodes
+    /// nothing is compared.
     ///
     /// # Errors
     /// Reason why the cloud did not answer.

@@ -1,9 +1,10 @@
-//! Resources that this node copies in addition to those of every pool. They may change while the hub runs. A file on disk
-//! records them, so that a start without coordinator and cloud serves the same as the last run.
+//! Resources that this node copies in addition to those of every pool. They may change while the hub runs. A file on
+//! disk records them, so that a start without coordinator and cloud serves the same as the last run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -19,6 +20,10 @@ use super::{POOL_SCOPE, PoolData};
 
 /// Name of the file in the directory of the durable copy.
 pub const FILE: &str = "pool-scope.json";
+/// Time after which a copy that could not begin or end is tried again.
+pub const SHARE_AGAIN: Duration = Duration::from_secs(5);
+/// Name of the failure while the disk does not let a copy begin or end.
+pub const SHARING: &str = "copies of shared resources";
 /// Maximum number of additional resources, from the coordinator's command line and the operator's list together.
 const SHARED_MAX: usize = 64;
 
@@ -110,25 +115,40 @@ impl PoolData {
     }
 
     /// Copies exactly these additional resources from now on. New replicas begin for new resources. Replicas of removed
-    /// ones end: their readers end and their data is deleted.
-    pub async fn share(&self, wanted: &[SharedResource]) {
+    /// ones end: their data is deleted and their readers end. Returns the resources that the disk did not let begin or
+    /// end; a repetition continues with them.
+    pub async fn share(&self, wanted: &[SharedResource]) -> Vec<Problem> {
         let turn = self.scope.turn.clone().lock_owned().await;
         let was_behind = self.scope.is_behind.load(Ordering::Relaxed);
-        let (wanted, held) = (sensible(wanted), self.shared());
-        if wanted == held && !was_behind {
-            return;
+        let (mut wanted, held) = (sensible(wanted), self.shared());
+        let is_missing = |one: &SharedResource| self.replicas().named(&one.name()).is_none();
+        if wanted == held && !was_behind && !wanted.iter().any(is_missing) {
+            self.failures().works(SHARING);
+            return Vec::new();
         }
-        for one in held.iter().filter(|one| !wanted.contains(one)) {
+        let mut problems = Vec::new();
+        let gone: Vec<_> = held.iter().filter(|one| !wanted.contains(one)).collect();
+        for one in gone {
             let name = one.name();
-            tracing::info!(collection = name, "Resource is no longer pool-scope");
-            if let Err(error) = self.replicas().remove(&name).await {
-                tracing::warn!(collection = name, %error, "Failed to delete the data of a resource that is no longer pool-scope");
-            }
+            let removed = self.replicas().remove(&name).await;
+            // A failed removal may have deleted rows of a partial list: a later save would not repeat them.
             self.partial_lists().remove(&name).await;
+            if let Err(error) = removed {
+                problems.push(Problem {
+                    entry: name.clone(),
+                    why: format!("its data could not be deleted: {error}"),
+                });
+                // It stays recorded, in the place of another version of it.
+                wanted.retain(|other| other.name() != name);
+                wanted.push(one.clone());
+                continue;
+            }
+            tracing::info!(collection = name, "Resource is no longer pool-scope");
             self.sources().remove(&name);
             self.failures().forget(&name);
         }
-        for one in wanted.iter().filter(|one| !held.contains(one)) {
+        let mut has_begun = false;
+        for one in wanted.iter().filter(|one| is_missing(one)) {
             let name = one.name();
             let added = match self.scope.kinds.shared(&one.custom_kind()) {
                 Ok(kind) => self
@@ -139,20 +159,28 @@ impl PoolData {
                 Err(error) => Err(error.to_string()),
             };
             match added {
-                Ok(_) => tracing::info!(collection = name, "Resource is now pool-scope"),
-                Err(error) => tracing::error!(collection = name, error, "Failed to copy resource"),
+                Ok(_) => {
+                    has_begun = true;
+                    tracing::info!(collection = name, "Resource is now pool-scope");
+                }
+                Err(why) => problems.push(Problem { entry: name, why }),
             }
         }
-        if wanted != held {
+        if wanted != held || has_begun {
             *self.scope.shared.lock() = wanted.clone();
             self.scope.version.send_modify(|version| *version += 1);
         }
         // A call that finds the record behind repeats the write.
-        if let Err(error) = self.scope.save(turn, &wanted).await
+        if (wanted != held || was_behind)
+            && let Err(error) = self.scope.save(turn, &wanted).await
             && !was_behind
         {
             tracing::warn!(%error, path = %self.scope.file.display(), "Failed to record the pool-scope resources");
         }
+        let why = |Problem { entry, why }: &Problem| format!("{entry}: {why}");
+        let failed = (!problems.is_empty()).then(|| problems.iter().map(why).collect::<Vec<_>>().join(", "));
+        self.failures().tell(SHARING, failed);
+        problems
     }
 
     /// Waits for the end of a write whose [`Self::share`] was cut.
@@ -204,10 +232,14 @@ impl PoolData {
 #[cfg(test)]
 pub(crate) mod tests {
     use futures_util::FutureExt as _;
+    use yurt_apimachinery::ResourceVersion;
+    use yurt_collection::Collection;
     use yurt_runtime::Clock;
+    use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
 
     use super::*;
+    use crate::replicas::disk::tests::filling;
 
     pub(crate) fn widget(kind: &str) -> SharedResource {
         SharedResource {
@@ -269,6 +301,44 @@ pub(crate) mod tests {
         std::fs::remove_dir(&file).unwrap();
         data.share(&[widget("A")]).await;
         assert_eq!(*Scope::open(file).shared.lock(), [widget("A")]);
+    }
+
+    /// The disk fails while a resource comes, and while one goes.
+    #[tokio::test]
+    async fn copy_that_the_disk_did_not_let_begin_or_end_is_tried_again() {
+        let (folder, (clock, hand)) = (TestDir::new(), Clock::fake());
+        let is_full = Arc::new(AtomicBool::new(false));
+        let disk = filling(is_full.clone(), clock.clone());
+        let data = PoolData::open_with(folder.path(), "p", usize::MAX.into(), clock, &disk).unwrap();
+        let data = Arc::new(data);
+        let fail = async || {
+            is_full.store(true, Ordering::Relaxed);
+            let services = data.replicas().named("services").unwrap();
+            let at = ResourceVersion(services.collection().read(Collection::position).0 + 1);
+            services.collection().update(|held| held.restart(0, Vec::new(), at));
+            data.persist_due().await;
+        };
+        let recover = || {
+            is_full.store(false, Ordering::Relaxed);
+            hand.advance(Duration::from_secs(30));
+        };
+        let is_copied = || data.pool_replicas().any(|one| one.name() == "as.example.com");
+        let mut version = data.scope.version.subscribe();
+        fail().await;
+        assert_eq!(data.share(&[widget("A")]).await.len(), 1);
+        assert!(!is_copied() && data.failures().why(SHARING).is_some());
+        recover();
+        version.mark_unchanged();
+        assert_eq!(data.share(&[widget("A")]).await, []);
+        assert!(is_copied() && version.has_changed().unwrap(), "it is followed");
+        assert_eq!(data.failures().why(SHARING), None);
+
+        fail().await;
+        assert_eq!(data.share(&[]).await.len(), 1);
+        assert!(is_copied() && data.shared() == [widget("A")]);
+        recover();
+        assert_eq!(data.share(&[]).await, []);
+        assert!(!is_copied() && data.shared().is_empty());
     }
 
     #[test]

@@ -57,8 +57,8 @@ impl Sources {
         }
     }
 
-    /// Records a message of `source` for replica `name`. `stale` is the message's report about the data; `None` if it has
-    /// none, as all but the bookmarks of the coordinator. What the cloud sends is fresh.
+    /// Records a message of `source` for replica `name`. `stale` is the message's report about the data; `None` if it
+    /// has none, as all but the bookmarks of the coordinator. What the cloud sends is fresh.
     pub fn heard(&self, name: &str, source: Source, stale: Option<bool>) {
         let now = self.clock.boot();
         let mut states = self.states.lock();

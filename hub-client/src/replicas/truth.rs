@@ -1,8 +1,8 @@
 //! Decides whether this node's copy of an object agrees with the cloud's.
 //!
-//! Pure. A list without resourceVersion shows the state at the cloud's present RV, its head. A replica at `C` claims to be
-//! the state at `C`. Either may be the older one: an honest replica lags, but never has a state that the cloud did not
-//! have.
+//! Pure. A list without resourceVersion shows the state at the cloud's present RV, its head. A replica at `C` claims to
+//! be the state at `C`. Either may be the older one: an honest replica lags, but never has a state that the cloud did
+//! not have.
 
 use serde_json::Value;
 use yurt_apimachinery::{Object, ResourceVersion};

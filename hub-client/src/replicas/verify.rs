@@ -1,8 +1,9 @@
 //! Compares samples of the coordinator's data with the cloud, under this node's own identity.
 //!
-//! A leader can feed arbitrary data to its pool. Every hub with a link therefore reads one random object, or the metadata of
-//! one namespace, from the cloud from time to time. [`truth`](super::truth) judges it. The members share the work: the more
-//! members, the longer the pause of each. A sample that cannot be judged yet waits until the replica has reached it.
+//! A leader can feed arbitrary data to its pool. Every hub with a link therefore reads one random object, or the
+//! metadata of one namespace, from the cloud from time to time. [`truth`](super::truth) judges it. The members share
+//! the work: the more members, the longer the pause of each. A sample that cannot be judged yet waits until the replica
+//! has reached it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! Decides which report of another member this hub checks next, and which of its own findings it checks again.
 //!
-//! Pure: no I/O, no clock. A report is checked until there is an answer, three times at the most; all reports together cost one
-//! check in 10 s. A finding is checked again after 10 s, 20 s, 40 s and so on for 10 minutes: its leader may forge it again.
+//! Pure: no I/O, no clock. A report is checked until there is an answer, three times at the most; all reports together
+//! cost one check in 10 s. A finding is checked again after 10 s, 20 s, 40 s and so on for 10 minutes: its leader may
+//! forge it again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

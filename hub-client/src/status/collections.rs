@@ -78,6 +78,10 @@ impl Collections {
             count(&self.switches, state.switches);
             count(&self.oversized, state.oversized.0);
             count(&self.relists, replica.collection().relists_forced());
+            // Counted on the event: the series must exist before, so that an increase is seen.
+            for counter in [&self.samples, &self.forgeries] {
+                counter.with_label_values(name);
+            }
             if let Some(feed) = feed {
                 self.set_lag(replica.name(), rv, feed);
             }
@@ -105,6 +109,19 @@ mod tests {
 
     fn pool_data(folder: &TestDir) -> PoolData {
         PoolData::open(folder.path(), "hangzhou", usize::MAX, Clock::system()).unwrap()
+    }
+
+    /// `increase()` does not see the first count of a series that begins with it.
+    #[test]
+    fn counters_of_samples_and_forgeries_begin_at_zero() {
+        let folder = TestDir::new();
+        let (data, metrics) = (pool_data(&folder), Metrics::new().unwrap());
+        metrics.collections.set(&data, None);
+        let shown = metrics.registry.render();
+        for what in ["samples", "forgeries"] {
+            let line = format!("node_yurthub_pool_data_{what}_total{{collection=\"{SERVICES}\"}} 0\n");
+            assert!(shown.contains(&line), "{line}{shown}");
+        }
     }
 
     /// A resource may leave the pool's scope and return.

@@ -23,8 +23,10 @@ pub(crate) struct Facts {
     pub(crate) incomplete: Vec<String>,
     /// Pool-scope collections whose source is away or silent.
     pub(crate) stale: Vec<String>,
-    /// Holder of the election lease, if it leads; empty if none does.
+    /// Another holder of the election lease; empty if there is none.
     pub(crate) leader: String,
+    /// Time since which that holder is silent, if its lease has expired.
+    pub(crate) leader_silent_since: Option<String>,
     /// True if this hub leads.
     pub(crate) leads: bool,
     /// True if the cloud did not acknowledge this node's last heartbeat.
@@ -95,7 +97,16 @@ impl Facts {
             (true, ..) => Condition::new("Leading", Some(true), "HoldsLease", String::new()),
             (false, Some(false), _) => Condition::new("Leading", None, "CoordinatorUnreachable", String::new()),
             (false, _, true) => Condition::new("Leading", Some(false), "NobodyLeads", String::new()),
-            (false, _, false) => Condition::new("Leading", Some(false), "AnotherLeads", self.leader.clone()),
+            (false, _, false) => match &self.leader_silent_since {
+                Some(since) => {
+                    let why = format!(
+                        "the lease of {} has expired: it has been silent since {since}",
+                        self.leader
+                    );
+                    Condition::new("Leading", Some(false), "NobodyLeads", why)
+                }
+                None => Condition::new("Leading", Some(false), "AnotherLeads", self.leader.clone()),
+            },
         };
         let (reason, status) = if self.cut_off {
             ("CloudDidNotTakeIt", true)
@@ -146,6 +157,7 @@ mod tests {
             leader: "n2_1".into(),
             leads: false,
             cut_off: false,
+            leader_silent_since: None,
         }
     }
 
@@ -190,6 +202,24 @@ mod tests {
         for kind in ["CloudReachable", "CoordinatorReachable"] {
             assert_eq!(told(&now, kind).0, "Unknown");
         }
+    }
+
+    #[test]
+    fn holder_of_an_expired_lease_does_not_lead() {
+        let silent = Facts {
+            leader_silent_since: Some("2026-11-30T00:00:00Z".into()),
+            ..facts()
+        };
+        let now = Conditions::default().observe(&silent, at(0));
+        let leading = now.iter().find(|one| one["type"] == "Leading").unwrap();
+        assert_eq!(
+            (&leading["status"], &leading["reason"], &leading["message"]),
+            (
+                &json!("False"),
+                &json!("NobodyLeads"),
+                &json!("the lease of n2_1 has expired: it has been silent since 2026-11-30T00:00:00Z")
+            )
+        );
     }
 
     #[test]

@@ -6,13 +6,15 @@ use yurt_apimachinery::GroupResource;
 use crate::filter::binding::{Binding, Row};
 use crate::proxy::approver::Approval;
 
-/// Returns the state of the filters, in call order, and `spec.hostNetwork` of the NodePool as far as known.
-pub(crate) fn describe(approval: &Approval, host_network: Option<bool>) -> Value {
+/// Returns the state of the filters, in call order, `spec.hostNetwork` of the NodePool as far as known, and whether
+/// pods trust the hub's certificate.
+pub(crate) fn describe(approval: &Approval, host_network: Option<bool>, is_trusted: bool) -> Value {
     let table = &approval.table;
     json!({
         "synced": approval.waits_for.is_none(),
         "waitsFor": approval.waits_for,
         "hostNetwork": host_network,
+        "podsTrustHub": is_trusted,
         "filters": table.rows().iter().map(filter).collect::<Vec<_>>(),
         "configErrors": table.faults(),
         "configErrorCount": table.fault_count(),

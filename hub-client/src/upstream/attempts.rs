@@ -28,12 +28,13 @@ impl Attempts {
         }
     }
 
-    /// Begins an attempt, and returns its index; `None` if there are no more.
+    /// Begins an attempt, and returns its place in the order of the servers; `None` if there are no more. A connection
+    /// that goes away says nothing about its server, so the next attempt has the same place.
     pub(crate) fn begin(&mut self) -> Option<usize> {
-        let index = self.made;
-        let is_left = index < self.max + self.stale.min(STALE_MAX);
+        let stale = self.stale.min(STALE_MAX);
+        let (place, is_left) = (self.made.saturating_sub(stale), self.made < self.max + stale);
         self.made += usize::from(is_left);
-        is_left.then_some(index)
+        is_left.then_some(place)
     }
 
     /// Notes the failure of the last attempt.
@@ -48,22 +49,31 @@ mod tests {
 
     use super::*;
 
-    /// Number of attempts at `servers`, of which the first `stale` meet connections that go away.
-    fn attempts(servers: usize, stale: usize) -> usize {
+    /// Places of the attempts at `servers`, of which the first `stale` meet connections that go away.
+    fn places(servers: usize, stale: usize) -> Vec<usize> {
         let mut attempts = Attempts::among(servers);
-        let made = std::iter::from_fn(|| {
-            let index = attempts.begin()?;
+        let made = (0..).map_while(|number| {
+            let place = attempts.begin()?;
             attempts.note(&SendError {
                 error: ClientError::Unusable {
                     server: String::new(),
                     why: String::new(),
                 },
                 is_unprocessed: true,
-                is_stale: index < stale,
+                is_stale: number < stale,
             });
-            Some(index)
+            Some(place)
         });
-        made.count()
+        made.collect()
+    }
+
+    fn attempts(servers: usize, stale: usize) -> usize {
+        places(servers, stale).len()
+    }
+
+    #[test]
+    fn attempt_after_a_connection_that_goes_away_is_at_the_same_server() {
+        assert_eq!(places(3, 2), [0, 0, 0, 1, 2]);
     }
 
     #[test]

@@ -49,8 +49,8 @@ impl Availability {
         self.0.lock().lost.clone()
     }
 
-    /// Token that is cancelled once the server is not up, also if it still answers; cancelled already if it is down now.
-    /// Streams of data go on at another server then.
+    /// Token that is cancelled once the server is not up, also if it still answers; cancelled already if it is down
+    /// now. Streams of data go on at another server then.
     #[must_use]
     pub fn down(&self) -> CancellationToken {
         self.0.lock().down.clone()

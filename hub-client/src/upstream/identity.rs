@@ -9,8 +9,8 @@ use yurt_runtime::tls::{ClientTls, ReloadingClientTls};
 use super::token::{RotatedToken, TokenWatch};
 use super::{CONNECT_TIMEOUT, Forwarding, NODE_WINDOW, UpstreamError};
 
-/// Maximum streams of cached selections on one connection, or fewer if the server allows fewer: kube-apiserver allows 250
-/// or 100. Few connections, because each new one needs a proof of the cloud's history.
+/// Maximum streams of cached selections on one connection, or fewer if the server allows fewer: kube-apiserver allows
+/// 250 or 100. Few connections, because each new one needs a proof of the cloud's history.
 const SELECTIONS_PER_CONNECTION: usize = 200;
 
 /// One TLS identity, and the clients that receive its renewals.

@@ -11,6 +11,9 @@ use yurt_runtime::http::{empty, pass};
 use super::retry_after;
 use super::watch_body::WatchBody;
 
+/// Maximum time until the headers of the answer arrive.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 /// Watch of a few small objects, each decoded as JSON.
 #[derive(Debug)]
 pub(crate) struct JsonWatch {
@@ -21,7 +24,7 @@ pub(crate) struct JsonWatch {
 /// Reason why a watch could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotOpened {
-    /// No answer came.
+    /// No answer came in 30 s, or the connection failed.
     Unanswered,
     /// The server answered with another status than 200, and with this Retry-After.
     Refused(Option<Duration>),
@@ -50,7 +53,11 @@ impl JsonWatch {
     pub(crate) async fn open(client: &HttpClient, path: &str, lasts: Duration) -> Result<Self, NotOpened> {
         let mut request = Request::new(empty());
         *request.uri_mut() = path.parse().map_err(|_| NotOpened::Unanswered)?;
-        let response = client.send(request).await.map_err(|_| NotOpened::Unanswered)?;
+        // A load balancer may accept the request for a dead server.
+        let sent = tokio::time::timeout(ANSWER_MAX, client.send(request)).await;
+        let response = sent
+            .map_err(|_| NotOpened::Unanswered)?
+            .map_err(|_| NotOpened::Unanswered)?;
         if response.status() != StatusCode::OK {
             return Err(NotOpened::Refused(retry_after(response.headers())));
         }

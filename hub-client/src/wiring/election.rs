@@ -39,6 +39,7 @@ impl Wiring {
             clock: self.clock.clone(),
             wake: self.coordinator.1.clone(),
             hub_config: self.hub_config.1.subscribe(),
+            relays: self.config.relay.is_some(),
         };
         let lease = LeaseClient::new(coordinator.shared.clone(), ELECTION_NAMESPACE, ELECTION_LEASE);
         let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));
@@ -57,6 +58,7 @@ impl Wiring {
             coordinator: self.coordinator.0.subscribe(),
             rank: self.rank.subscribe(),
             behind: self.start_comparing(),
+            other_pool: self.other_pool.subscribe(),
             wake: self.coordinator.1.clone(),
         };
         tasks.spawn_critical("election", driver.run(signals, tasks.token().cancelled_owned()));

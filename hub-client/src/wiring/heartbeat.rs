@@ -7,6 +7,7 @@ use yurt_pool_protocol::names::NODE_LEASES;
 use yurt_runtime::tls::{ClientTls, PeerTls};
 
 use super::Wiring;
+use crate::cache::relayed_node::RelayedNode;
 use crate::health::CloudReach;
 use crate::pool::heartbeat::node_lease::{self, HeartbeatSettings, OwnHeartbeat};
 use crate::pool::heartbeat::relaying::Relaying;
@@ -17,7 +18,7 @@ use crate::pool::relay::route::ConnectTarget;
 use crate::pool::relay::serve::Relay;
 use crate::pool::relay::tunnel::Limits;
 use crate::replicas::durable_copy::NODE_LEASE;
-use crate::replicas::history_check::{AcknowledgedLease, HistoryVerifier};
+use crate::replicas::history_check::{AcknowledgedLease, ClusterCheck, HistoryVerifier};
 
 // === impl Wiring ===
 
@@ -46,6 +47,7 @@ impl Wiring {
                 metrics: self.metrics.clone(),
                 clock: self.clock.clone(),
             },
+            failures: self.data.failures().clone(),
             tasks: self.tasks.clone(),
         };
         self.tasks.spawn_critical("relay", offering.run(offer));
@@ -65,6 +67,7 @@ impl Wiring {
         Some(Relaying {
             client: Arc::new(client),
             offer: offered,
+            written: Arc::default(),
             reach: self.cloud.0.subscribe(),
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
@@ -75,12 +78,22 @@ impl Wiring {
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
         let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), NODE_LEASES, &self.config.node));
-        let acknowledged = AcknowledgedLease::default();
+        let (acknowledged, relaying) = (AcknowledgedLease::default(), self.relaying());
+        if let Some(relaying) = &relaying {
+            let node = RelayedNode {
+                node: self.config.node.clone(),
+                relaying: relaying.clone(),
+                cache: self.cache.clone(),
+                data: self.data.clone(),
+            };
+            self.tasks
+                .spawn_critical("read-relayed-node", node.run(self.tasks.token()));
+        }
         let heartbeat = Arc::new(OwnHeartbeat::new(HeartbeatSettings {
             node: self.config.node.clone(),
             cloud: self.upstreams.cloud.clone(),
             pool: lease,
-            relaying: self.relaying(),
+            relaying,
             history: self.data.history().clone(),
             acknowledged: acknowledged.clone(),
             failures: self.data.failures().clone(),
@@ -96,7 +109,8 @@ impl Wiring {
             lease_path: node_lease::path_of(&self.config.node),
             reach: self.cloud.0.subscribe(),
             coordinator: self.coordinator.0.subscribe(),
-            is_other_cluster: false,
+            has_coordinator: self.upstreams.coordinator.is_some(),
+            cluster: ClusterCheck::default(),
         };
         self.tasks
             .spawn_critical("prove-timeline", verifier.run(self.tasks.token()));

@@ -6,13 +6,15 @@ use tokio::sync::mpsc;
 use yurt_apimachinery::{ObjectKey, RequestInfo};
 
 use super::Wiring;
-use crate::cache::store::CACHE;
+use crate::cache::key::Key;
+use crate::cache::limits::SELECTIONS;
+use crate::cache::store::UNREAD;
 use crate::config::WorkingMode;
 use crate::offline::answers::{self, Answers};
 use crate::offline::autonomy::Autonomy;
 use crate::offline::events;
 use crate::offline::events::Events;
-use crate::offline::own::deleted_pods::forget_deleted;
+use crate::offline::own::deleted_pods::{forget_deleted, is_deleted};
 use crate::offline::own::pending::{self, Pending};
 use crate::offline::own::sender::Sender;
 use crate::offline::own::write::OwnKey;
@@ -20,6 +22,7 @@ use crate::offline::own::{Cached, OwnWrites};
 use crate::offline::tokens::{self, Tokens};
 use crate::proxy::authorize::{self, Authorizer};
 use crate::proxy::offline::Offline;
+use crate::replicas::budget;
 use crate::replicas::disk::{COPY, STORING};
 
 /// Maximum number of requests that wait for an earlier local write.
@@ -33,6 +36,14 @@ pub(crate) const KEPT: [&str; 5] = [
     events::sender::FOLDER,
     authorize::FILE,
 ];
+
+/// Names of the failures that make the data of `node` incomplete after a restart.
+fn incomplete(node: &str) -> Vec<String> {
+    let all = [COPY, STORING, UNREAD, SELECTIONS, answers::DISK, pending::DISK];
+    // The others are left to the cloud above the limit, as the flag's help says.
+    let sizes = [Key::node(node), Key::pods_of(node)].map(|key| budget::failure(&key.text()));
+    all.map(str::to_owned).into_iter().chain(sizes).collect()
+}
 
 // === impl Wiring ===
 
@@ -93,14 +104,15 @@ impl Wiring {
         let node = self.config.node.clone();
         let pending = Arc::new(Pending::open(&self.config.cache_dir, self.data.failures().clone()));
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let (cache, of_node) = (self.cache.clone(), node.clone());
         let sender = Sender {
             node: node.clone(),
             pending: pending.clone(),
             cloud: self.upstreams.cloud.clone(),
             answers: answers.clone(),
+            is_deleted: Arc::new(move |key, pod| is_deleted(&cache, &of_node, key, pod)),
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
-            commands: received,
         };
         let (token, is_foreign) = (self.tasks.token(), self.data.copy().is_foreign().clone());
         let (pods, reach, end) = (pending.clone(), self.cloud.0.subscribe(), token.clone());
@@ -108,7 +120,7 @@ impl Wiring {
         self.tasks.spawn_critical("expire-local-pods", expiring);
         let forgetting = forget_deleted(self.cache.clone(), node.clone(), answers.clone(), token.clone());
         self.tasks.spawn_critical("forget-deleted-pods", forgetting);
-        let sending = sender.run(self.cloud.0.subscribe(), token, is_foreign);
+        let sending = sender.run(received, self.cloud.0.subscribe(), token, is_foreign);
         self.tasks.spawn_critical("send-local-writes", sending);
         let cache = self.cache.clone();
         let cached = move |key: &OwnKey| {
@@ -125,7 +137,7 @@ impl Wiring {
                 pending: pending.clone(),
                 cached: cached.clone(),
                 failures: self.data.failures().clone(),
-                disk: &[COPY, STORING, CACHE, answers::DISK, pending::DISK],
+                disk: incomplete(&node),
                 clock: self.clock.clone(),
             };
             self.tasks
@@ -140,6 +152,22 @@ impl Wiring {
             cached,
             reach: self.cloud.0.subscribe(),
             clock: self.clock.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_and_pods_above_the_limit_of_the_cache_make_the_nodes_data_incomplete() {
+        let incomplete = incomplete("n1");
+        for selection in [
+            "/api/v1/nodes?fieldSelector=metadata.name%3Dn1",
+            "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1",
+        ] {
+            assert!(incomplete.contains(&format!("size of {selection}")), "{incomplete:?}");
         }
     }
 }

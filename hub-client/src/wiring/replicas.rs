@@ -77,7 +77,8 @@ impl Wiring {
     /// Follows a replica until it is gone.
     fn follow(&self, wanted: watch::Receiver<Wanted>) -> impl FnMut(Arc<Replica>) + Send + use<> {
         let (data, upstreams, tasks) = (self.data.clone(), self.upstreams.clone(), self.tasks.clone());
-        let (pool, clock) = (self.config.pool.clone(), self.clock.clone());
+        let (pool, clock) = (self.config.pool_name().to_owned(), self.clock.clone());
+        let reach = self.cloud.0.subscribe();
         move |replica| {
             // Without a pool there is no membership to follow.
             if replica.name() == members::COLLECTION && pool.is_empty() {
@@ -89,6 +90,7 @@ impl Wiring {
                 data: data.clone(),
                 upstreams: upstreams.clone(),
                 wanted: wanted.clone(),
+                reach: reach.clone(),
                 pool: pool.clone(),
                 tasks: tasks.clone(),
                 clock: clock.clone(),

@@ -21,7 +21,7 @@ impl Wiring {
             reach: self.cloud.0.subscribe(),
             alarm: self.alarm(),
             members: self.member_count.subscribe(),
-            pool: self.config.pool.clone(),
+            pool: self.config.pool_name().to_owned(),
             period,
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),

@@ -13,6 +13,7 @@ use yurt_apimachinery::RequestInfo;
 use yurt_hub_client::config::Flags;
 use yurt_hub_client::health::CloudReach;
 use yurt_hub_client::proxy::authorize::decision::{ALLOWED_FOR, DENIED_FOR, RENEWED_FROM};
+use yurt_hub_client::proxy::authorize::failed::ASKED_AGAIN_AFTER;
 use yurt_hub_client::proxy::authorize::{Authorizer, Means};
 use yurt_hub_client::proxy::caller::{Caller, Credential, Origin};
 use yurt_hub_client::upstream::Upstreams;
@@ -20,6 +21,7 @@ use yurt_runtime::http::json as answer_json;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_test_support::{TestDir, eventually};
 
+use super::caching::{MAPS, list, named, until_cloud_is, until_live};
 use super::cloud::{Cloud, REVIEWS, SELF_REVIEWS};
 use super::harness::{NODE, NODE_USER, TestHub};
 
@@ -154,6 +156,61 @@ async fn offline_only_what_was_allowed_before_is_answered() {
         (answer.code == 200).then_some(())
     })
     .await;
+}
+
+/// A get of pool data, and reads by a component that is not cached: the cloud answers them, and no review comes before.
+#[tokio::test]
+async fn read_that_the_cloud_answered_stays_allowed_without_it_and_ends_with_its_refusal() {
+    let mut cloud = cloud_with_a_service().await;
+    cloud.put("configmaps", named("settings"));
+    let tokens = ["good", "selecting", "revoked", "gone"];
+    tokens.iter().for_each(|token| cloud.allow(token, true));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let selected = format!("{MAPS}?labelSelector=a");
+    for selection in [MAPS, &selected] {
+        list(&hub.component("coredns"), selection).await;
+        until_live(&hub, selection).await;
+    }
+    let [good, selecting, revoked, gone] = tokens.map(|token| hub.bearer("app/1.0", token));
+    let (service, watched) = (format!("{SHOP}/web"), format!("{MAPS}?watch=1"));
+    let reads = [&service, MAPS];
+    for path in reads {
+        good.get(path).await.expect(200);
+        revoked.get(path).await.expect(200);
+        gone.get(path).await.expect(200);
+    }
+    good.watch(&watched).await;
+    selecting.get(&selected).await.expect(200);
+    cloud.allow("revoked", false);
+    for path in reads {
+        revoked.get(path).await.expect(403);
+    }
+    cloud.refuse_token("gone");
+    gone.get(&service).await.expect(401);
+    assert_eq!(cloud.reviews(SELF_REVIEWS).len(), 0);
+    cloud.go_away().await;
+    until_cloud_is(&hub, false).await;
+    for path in reads {
+        assert_eq!(
+            gone.get(path).await.code,
+            429,
+            "the cloud does not know it any more: {path}"
+        );
+        good.get(path).await.expect(200);
+        revoked.get(path).await.expect(403);
+    }
+    good.watch(&watched).await;
+    for other in [SHOP, &format!("{SHOP}/db"), &format!("{MAPS}/settings")] {
+        assert_eq!(
+            good.get(other).await.code,
+            429,
+            "the cloud answered no such read: {other}"
+        );
+    }
+    for path in [MAPS, &selected] {
+        let unproved = selecting.get(path).await;
+        assert_eq!(unproved.code, 429, "a part is not the whole: {path}");
+    }
 }
 
 #[tokio::test]
@@ -339,10 +396,38 @@ async fn cloud_that_cannot_decide_is_as_good_as_away() {
     assert_eq!(aging.check("good").await, 200);
     assert_eq!(aging.check("never-asked").await, 429);
     cloud.off(SELF_REVIEWS);
+    aging.clock.advance(ASKED_AGAIN_AFTER);
     cloud.on(SELF_REVIEWS, async |_| {
         answer_json(StatusCode::CREATED, r#"{"status":{}}"#)
     });
     assert_eq!(aging.check("good").await, 403, "no word of allowed is a no");
+}
+
+/// kube-apiserver answers a request with 500 if an authorizer fails and no other one allows it.
+#[tokio::test]
+async fn review_that_is_refused_or_fails_takes_no_right_away() {
+    let cloud = Cloud::start().await;
+    cloud.allow("good", true);
+    let aging = Aging::new(&cloud);
+    assert_eq!(aging.check("good").await, 200);
+    for (code, body) in [
+        (StatusCode::FORBIDDEN, r#"{"kind":"Status","code":403}"#),
+        (
+            StatusCode::CREATED,
+            r#"{"status":{"allowed":false,"evaluationError":"the webhook timed out"}}"#,
+        ),
+    ] {
+        cloud.on(SELF_REVIEWS, move |_| async move { answer_json(code, body) });
+        aging.probed(Some(0));
+        aging.clock.advance(ALLOWED_FOR);
+        assert_eq!(
+            aging.check("good").await,
+            429,
+            "the cloud is there, and does not allow it any more"
+        );
+        aging.probed(Some(1));
+        assert_eq!(aging.check("good").await, 200, "better an old answer than none");
+    }
 }
 
 /// The link drops all packets. A known answer costs no wait, even before the hub detects the

@@ -10,17 +10,15 @@ use yurt_runtime::http::status_response;
 use yurt_test_support::eventually;
 
 use super::client::{Client, Watch};
-use super::cloud::resources::widgets;
 use super::cloud::{Cloud, SeenRequest};
 use super::harness::{NODE_USER, TestHub};
-use super::sharing::{define_widgets, widget};
 
 const PODS: &str = "/api/v1/pods";
 const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const SECRETS: &str = "/api/v1/namespaces/shop/secrets";
 const SECRET: &str = "/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Ddb";
-const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
-const MAPS_OF_TOKENS: &str = "/api/v1/namespaces/shop/configmaps#tokens";
+pub(super) const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+pub(super) const MAPS_OF_TOKENS: &str = "/api/v1/namespaces/shop/configmaps#tokens";
 /// Seconds; OpenYurt ends watches without the cloud after two.
 const LONGER: u32 = 3;
 
@@ -28,12 +26,12 @@ fn pod(name: &str, node: &str) -> Value {
     json!({"metadata": {"namespace": "shop", "name": name, "labels": {"app": name}}, "spec": {"nodeName": node}})
 }
 
-fn named(name: &str) -> Value {
+pub(super) fn named(name: &str) -> Value {
     json!({"metadata": {"namespace": "shop", "name": name}, "data": {"a": "Yg=="}})
 }
 
 /// A cloud with two pods of this node, one of another node, two secrets and a ConfigMap.
-async fn cloud_with_a_node() -> Cloud {
+pub(super) async fn cloud_with_a_node() -> Cloud {
     let cloud = Cloud::start().await;
     for (name, node) in [("web", "n1"), ("db", "n1"), ("elsewhere", "n2")] {
         cloud.put("pods", pod(name, node));
@@ -56,14 +54,14 @@ fn counts(cloud: &Cloud, path: &str) -> (usize, usize) {
 }
 
 /// Lists as an informer does, from any state that the server has; returns the names and the resourceVersion.
-async fn list(client: &Client, path: &str) -> (Vec<String>, String) {
+pub(super) async fn list(client: &Client, path: &str) -> (Vec<String>, String) {
     let separator = if path.contains('?') { '&' } else { '?' };
     let listed = client.get(&format!("{path}{separator}resourceVersion=0")).await;
     let version = listed.json()["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     (listed.names(), version.unwrap_or_default())
 }
 
-async fn watch_from(client: &Client, path: &str, version: &str) -> Watch {
+pub(super) async fn watch_from(client: &Client, path: &str, version: &str) -> Watch {
     let separator = if path.contains('?') { '&' } else { '?' };
     client
         .watch(&format!("{path}{separator}resourceVersion={version}"))
@@ -71,16 +69,16 @@ async fn watch_from(client: &Client, path: &str, version: &str) -> Watch {
 }
 
 /// State of one selection.
-fn selection<'a>(state: &'a Value, name: &str) -> &'a Value {
+pub(super) fn selection<'a>(state: &'a Value, name: &str) -> &'a Value {
     &state["cache"]["selections"][name]
 }
 
-async fn until_live(hub: &TestHub, name: &str) {
+pub(super) async fn until_live(hub: &TestHub, name: &str) {
     let is_live = |state: &Value| selection(state, name)["live"] == true && selection(state, name)["complete"] == true;
     hub.until("the selection must be followed", is_live).await;
 }
 
-async fn until_cloud_is(hub: &TestHub, reachable: bool) {
+pub(super) async fn until_cloud_is(hub: &TestHub, reachable: bool) {
     hub.until("the probes must notice", |state| state["cloudReachable"] == reachable)
         .await;
 }
@@ -352,6 +350,23 @@ async fn caller_without_the_right_is_refused_with_and_without_the_cloud() {
     assert_eq!(list(&hub.kubelet(), SECRET).await.0, ["db"]);
 }
 
+/// The followed selection of the node covers what the pod reads at the cloud.
+#[tokio::test]
+async fn refusal_of_a_read_at_the_cloud_takes_the_right_to_the_selection_away() {
+    let mut cloud = cloud_with_a_node().await;
+    cloud.allow("revoked", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    assert_eq!(list(&hub.kubelet(), SECRET).await.0, ["db"]);
+    until_live(&hub, SECRET).await;
+    let (pod, path) = (hub.bearer("agent/1", "revoked"), format!("{SECRETS}/db"));
+    pod.get(&path).await.expect(200);
+    cloud.allow("revoked", false);
+    pod.get(&path).await.expect(403);
+    cloud.go_away().await;
+    until_cloud_is(&hub, false).await;
+    pod.get(&path).await.expect(403);
+}
+
 #[tokio::test]
 async fn selection_that_the_cloud_forbids_is_passed_on_and_followed_once_it_is_allowed() {
     let cloud = cloud_with_a_node().await;
@@ -475,27 +490,6 @@ async fn selection_of_the_node_is_never_filled_with_the_rights_of_a_token() {
     let watches = cloud.seen(MAPS).into_iter().filter(is_watch);
     let users: Vec<_> = watches.map(|seen| seen.user).collect();
     assert_eq!(users, [Some(NODE_USER.to_owned()), Some(NODE_USER.to_owned())]);
-}
-
-#[tokio::test]
-async fn custom_resource_is_cached_with_the_names_that_discovery_gave_it() {
-    let mut cloud = cloud_with_a_node().await;
-    define_widgets(&cloud);
-    let first = cloud.put("widgets", widget("a", 1));
-    let mut hub = TestHub::start(&cloud, &[]).await;
-    let path = format!("{}/namespaces/shop/widgets", "/apis/example.com/v1");
-    let name = format!("{path}#Widget#WidgetList#widget#namespaced");
-    assert_eq!(list(&hub.component("flanneld"), &path).await.0, ["a"]);
-    until_live(&hub, &name).await;
-    cloud.go_away().await;
-    hub.restart().await;
-    until_cloud_is(&hub, false).await;
-    let listed = hub.component("flanneld").get(&path).await.json();
-    assert_eq!(
-        (&listed["kind"], &listed["items"]),
-        (&json!(widgets().list_kind), &json!([first]))
-    );
-    hub.component("flanneld").get(&format!("{path}/a")).await.expect(200);
 }
 
 #[tokio::test]

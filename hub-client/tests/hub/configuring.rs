@@ -3,6 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 use yurt_runtime::http::{json as answer_json, text};
+use yurt_test_support::eventually;
 
 use super::cloud::Cloud;
 use super::harness::TestHub;
@@ -113,6 +114,36 @@ async fn refusal_is_reported_and_ends_when_the_right_is_granted() {
     elsewhere
         .until("the flag names the namespace", |state| has_keys(state, &["elsewhere"]))
         .await;
+}
+
+/// kube-apiserver answers a list without objects with 200. A proxy in front of it may answer 404.
+#[tokio::test]
+async fn answer_404_is_no_absent_configuration() {
+    let cloud = Cloud::start().await;
+    configure(&cloud, &json!({"masterservice": "a"}));
+    let not_found = async |_| answer_json(StatusCode::NOT_FOUND, "{}");
+    cloud.on(MAPS, not_found);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let asked = async || (queries(&cloud).len() > 1).then_some(());
+    eventually("the hub must repeat the list", asked).await;
+    assert_eq!(hub.state().await["hubConfig"]["synced"], false);
+    cloud.off(MAPS);
+    hub.until("it must arrive", |state| has_keys(state, &["masterservice"]))
+        .await;
+
+    hub.stop().await;
+    cloud.on(MAPS, not_found);
+    let asked_before = queries(&cloud).len();
+    hub.restart().await;
+    let asked = async || (queries(&cloud).len() > asked_before + 1).then_some(());
+    eventually("the hub must repeat the list", asked).await;
+    let state = hub.state().await;
+    assert_eq!(
+        state["hubConfig"]["keys"],
+        json!(["masterservice"]),
+        "the last state stays"
+    );
+    assert_eq!(state["hubConfig"]["current"], false);
 }
 
 /// A stream that stays open would delay the stop of an apiserver by its whole grace period.

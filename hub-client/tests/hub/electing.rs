@@ -17,7 +17,7 @@ use yurt_test_support::{TestDir, eventually};
 
 use super::cloud::{Cloud, SeenRequest};
 use super::harness::TestHub;
-use super::pool::{DELEGATE, ELECTION_LEASES, NODE_LEASES, Pool};
+use super::pool::{DELEGATE, ELECTION_LEASES, NODE_LEASES, POOL, Pool};
 use super::relay_pool::Link;
 
 const SERVICES: &str = "/api/v1/services";
@@ -468,7 +468,7 @@ async fn carried_beat_changes_two_fields_and_makes_no_lease() {
         "spec": {"holderIdentity": "n2", "leaseDurationSeconds": 40, "renewTime": "2020-01-01T00:00:00.000000Z", "later": {"a": 1}},
     });
     let before = pool.cloud.put_lease(lease);
-    let _hub = pool.leader("n1").await;
+    let hub = pool.leader("n1").await;
     let mut beats = 0;
     let asked_for = |node: &str| {
         let path = format!("{NODE_LEASES}/{node}");
@@ -485,6 +485,12 @@ async fn carried_beat_changes_two_fields_and_makes_no_lease() {
     assert!(
         asked_for("m1").is_empty(),
         "the forwarding identity is for members only"
+    );
+    let trouble = hub.state().await["troubles"]["heartbeats of cut-off nodes"].clone();
+    assert_eq!(
+        trouble,
+        Value::Null,
+        "the forwarding identity is not to blame for a missing lease"
     );
     let renewed = || cloud_lease(&pool.cloud, "n2").unwrap()["spec"]["renewTime"] != before["spec"]["renewTime"];
     beat_until(&pool, "n2", &mut beats, renewed).await;
@@ -655,6 +661,39 @@ async fn leader_that_is_no_member_gives_up_for_one_that_is() {
     drop(other);
 }
 
+/// The coordinator has the membership already. A Node that loses its label is an event, a changed NodePool a snapshot.
+#[tokio::test]
+async fn leader_that_leaves_its_pool_gives_up() {
+    for has_node_pool in [false, true] {
+        let pool = Pool::start_fed().await;
+        if has_node_pool {
+            pool.cloud.put("nodepools", node_pool(&["n1", "n2", "n3"]));
+        }
+        let hub = pool.leader("n1").await;
+        pool.hold_members();
+        for call in ["events", "snapshot"] {
+            pool.coordinator
+                .on(&format!("/yurt/v1/feed/members/{call}"), |_| async {
+                    let refusal = json!({"reason": "members", "message": "n1 would be no member"});
+                    answer_json(StatusCode::CONFLICT, refusal.to_string())
+                });
+        }
+        match has_node_pool {
+            true => pool.cloud.put("nodepools", node_pool(&["n2", "n3"])),
+            false => pool.cloud.put("nodes", json!({"metadata": {"name": "n1"}})),
+        };
+        hub.until("the leader gives up", follows).await;
+        eventually("the lease is free", async || pool.holder().is_empty().then_some(())).await;
+    }
+}
+
+fn node_pool(nodes: &[&str]) -> Value {
+    json!({
+        "apiVersion": "apps.openyurt.io/v1beta2", "kind": "NodePool",
+        "metadata": {"name": POOL}, "status": {"nodes": nodes},
+    })
+}
+
 /// A coordinator has a thousand hubs.
 #[tokio::test]
 async fn follower_keeps_one_connection_to_the_coordinator_and_a_leader_two() {
@@ -686,4 +725,29 @@ async fn follower_keeps_one_connection_to_the_coordinator_and_a_leader_two() {
     assert_eq!(connections("n2").len(), 1, "copies, probes and leases share it");
     assert_eq!(connections("n1").len(), 2, "and the feed has its own");
     drop(leader);
+}
+
+/// As leader it would replace the pool's members with the nodes of the other pool.
+#[tokio::test]
+async fn hub_with_the_name_of_another_pool_than_its_node_does_not_lead_and_says_why() {
+    let pool = Pool::start().await;
+    let label = json!({"apps.openyurt.io/nodepool": "shore"});
+    pool.cloud
+        .put("nodes", json!({"metadata": {"name": "n1", "labels": label}}));
+    let hub = pool.hub("n1", &[]).await;
+    let state = hub
+        .until("the mismatch must be reported", |state| {
+            state["troubles"]["pool of the node"]["why"].is_string()
+        })
+        .await;
+    let why = state["troubles"]["pool of the node"]["why"].as_str().unwrap();
+    for part in ["--nodepool-name", POOL, "apps.openyurt.io/nodepool", "shore"] {
+        assert!(why.contains(part), "{why}");
+    }
+    hub.until("it follows", follows).await;
+    let _other = pool.hub("n2", &[]).await;
+    pool.until_held_by("n2").await;
+    let writes = pool.asked_about_leases("n1").into_iter();
+    let elections = writes.filter(|seen| seen.method != Method::GET && seen.path.starts_with(ELECTION_LEASES));
+    assert_eq!(elections.count(), 0);
 }

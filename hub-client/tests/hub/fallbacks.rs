@@ -1,4 +1,5 @@
-//! The coordinator cannot resume a follower's replica: it resumes at the cloud where possible, and clients are unaffected.
+//! The coordinator cannot resume a follower's replica: it resumes at the cloud where possible, and clients are
+//! unaffected.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -40,8 +41,8 @@ fn forget(at: &Cloud) {
     at.restore(at.backup());
 }
 
-/// A pool whose follower has copied one Service and is down. During that time the Service is deleted, another one is created, and
-/// the coordinator compacts its history. Also returns the position of a client of the follower.
+/// A pool whose follower has copied one Service and is down. During that time the Service is deleted, another one is
+/// created, and the coordinator compacts its history. Also returns the position of a client of the follower.
 async fn follower_left_behind() -> (Pool, TestHub, String) {
     let pool = Pool::start().await;
     let both = [&pool.cloud, &pool.coordinator];
@@ -122,8 +123,8 @@ async fn while_the_cloud_is_away_the_coordinator_is_listed() {
     assert_eq!(lists(&pool.coordinator), 2);
 }
 
-/// The cloud would resume a replica of the old history in the new one. So when a stream of the coordinator ends, the hub requests
-/// the reason there.
+/// The cloud would resume a replica of the old history in the new one. So when a stream of the coordinator ends, the
+/// hub requests the reason there.
 #[tokio::test]
 async fn coordinator_that_begins_another_history_is_listed_and_the_cloud_is_not_asked() {
     let pool = Pool::start().await;
@@ -165,6 +166,50 @@ async fn coordinator_that_begins_another_history_is_listed_and_the_cloud_is_not_
     let listed = eventually("the new history must be served", is_there).await;
     assert_eq!(listed.header("yurt-generation"), Some("7"));
     assert_eq!(watches(&pool.cloud), 0);
+}
+
+/// A coordinator whose store was restored from a copy serves the copy, complete and stale, until a leader feeds it.
+#[tokio::test]
+async fn earlier_history_that_no_leader_confirms_replaces_no_copy() {
+    let pool = Pool::start().await;
+    let (is_restored, is_fed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (restored, fed) = (Arc::clone(&is_restored), Arc::clone(&is_fed));
+    pool.coordinator.on(SERVICES, move |request| {
+        let is_watch = request.uri().query().unwrap_or_default().contains("watch=1");
+        let (is_restored, is_fed) = (restored.load(Ordering::Relaxed), fed.load(Ordering::Relaxed));
+        let (generation, name) = match is_restored {
+            true => ("0", "old"),
+            false => ("5000000", "new"),
+        };
+        let metadata = json!({"resourceVersion": "9000"});
+        let body = match is_watch {
+            true => json!({"type": "BOOKMARK", "object": {"metadata": metadata}}),
+            false => json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": metadata, "items": [service(name)]}),
+        };
+        let mut answer = answer_json(StatusCode::OK, format!("{body}\n"));
+        let headers = answer.headers_mut();
+        headers.insert("yurt-generation", HeaderValue::from_static(generation));
+        if is_restored && !is_fed {
+            headers.insert("yurt-stale", HeaderValue::from_static("true"));
+        }
+        std::future::ready(answer)
+    });
+    let hub = pool.hub("n1", &["--leader-elect=false"]).await;
+    hub.wait_until_complete().await;
+    is_restored.store(true, Ordering::Relaxed);
+    hub.until("the earlier history is refused", |state| {
+        let why = &state["troubles"]["services"]["why"];
+        why.as_str().is_some_and(|why| why.contains("restored from a copy"))
+    })
+    .await;
+    let names = async || hub.component("flanneld").get(SERVICES).await.names();
+    assert_eq!(names().await, ["new"]);
+    // A leader of an earlier generation may be right, too.
+    is_fed.store(true, Ordering::Relaxed);
+    eventually("the pool's data is served", async || {
+        (names().await == ["old"]).then_some(())
+    })
+    .await;
 }
 
 /// The coordinator sends the difference of a list: readers may have a position inside the gap.

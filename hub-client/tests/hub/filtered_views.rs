@@ -1,5 +1,6 @@
 //! Filtered reads of resources that are no pool data: Pods and ConfigMaps, from views of the node's cache.
 
+use futures_util::future::join_all;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
@@ -267,6 +268,52 @@ async fn view_that_cannot_be_had_is_refused_and_nothing_passes() {
     }
     let known = &hub.state().await["cache"]["selections"];
     assert!(known.get(elsewhere).is_none(), "nothing is made that cannot be filled");
+}
+
+/// The Node authorizer refuses for a moment what it does not know yet.
+#[tokio::test]
+async fn view_that_the_cloud_refused_is_shown_once_the_cloud_allows_it() {
+    let cloud = cloud().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(PODS, |_| async {
+        status_response(&Status::failure(403, "Forbidden", "no relationship found"))
+    });
+    let kubelet = hub.kubelet();
+    for _ in 0..2 {
+        let refused = join_all((0..20).map(|_| kubelet.get(OWN_PODS))).await;
+        for answer in &refused {
+            let message = answer.json()["message"].clone();
+            assert_eq!((answer.code, message), (403, json!("no relationship found")));
+        }
+    }
+    let asked = cloud.seen(PODS).len();
+    assert!((1..20).contains(&asked), "{asked} attempts for 40 reads");
+    cloud.off(PODS);
+    let shown = eventually("the selection must be read again", async || {
+        Some(kubelet.get(OWN_PODS).await).filter(|answer| answer.code == 200)
+    });
+    assert!(is_filtered(&shown.await));
+}
+
+/// A node has no certificate that the cloud accepts for the time of its renewal.
+#[tokio::test]
+async fn view_whose_stream_the_cloud_refused_goes_on_once_the_cloud_allows_it() {
+    let mut cloud = cloud().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    assert!(is_filtered(&hub.kubelet().get(OWN_PODS).await));
+    until_complete(&hub, OWN_PODS).await;
+    cloud.go_away().await;
+    cloud.on(PODS, |_| async { status_response(&Status::unauthorized()) });
+    cloud.come_back().await;
+    eventually("the stream must be refused", async || {
+        Some(hub.kubelet().get(OWN_PODS).await).filter(|answer| answer.code == 503)
+    })
+    .await;
+    cloud.off(PODS);
+    let shown = eventually("the selection must be read again", async || {
+        Some(hub.kubelet().get(OWN_PODS).await).filter(|answer| answer.code == 200)
+    });
+    assert!(is_filtered(&shown.await));
 }
 
 #[tokio::test]

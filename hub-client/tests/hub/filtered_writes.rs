@@ -20,6 +20,7 @@ use super::harness::{HUB_OF_PODS, TestHub};
 
 const PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
+const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
 /// The address that only the cloud's pods have.
 const PUBLIC: &str = "203.0.113.9";
 const JSON: &str = "application/json";
@@ -41,21 +42,26 @@ struct Writable {
 impl Writable {
     async fn start() -> Self {
         let cloud = Arc::new(Cloud::start().await);
-        let env = json!([{"name": "KUBERNETES_SERVICE_HOST", "value": PUBLIC}]);
-        cloud.put(
-            "pods",
-            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web"},
-                "spec": {"nodeName": "n1", "containers": [{"name": "a", "env": env}]}}),
-        );
         let writes = Arc::new(Mutex::new(Vec::new()));
-        for path in [POD.to_owned(), format!("{POD}/status")] {
+        for path in paths() {
             let (own, writes) = (cloud.clone(), writes.clone());
             cloud.on(&path, move |request| {
                 let (cloud, writes) = (own.clone(), writes.clone());
                 async move { answer(&cloud, &writes, request).await }
             });
         }
-        Self { cloud, writes }
+        let world = Self { cloud, writes };
+        world.put_pod();
+        world
+    }
+
+    fn put_pod(&self) {
+        let env = json!([{"name": "KUBERNETES_SERVICE_HOST", "value": PUBLIC}]);
+        self.cloud.put(
+            "pods",
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web"},
+                "spec": {"nodeName": "n1", "containers": [{"name": "a", "env": env}]}}),
+        );
     }
 
     fn pod(&self) -> Value {
@@ -111,6 +117,11 @@ async fn answer(cloud: &Cloud, writes: &Mutex<Vec<Method>>, request: http::Reque
     (next["apiVersion"], next["kind"]) = (json!("v1"), json!("Pod"));
     next["metadata"]["annotations"] = json!({"write": format!("{}", cloud.version())});
     answer_json(StatusCode::OK, cloud.put("pods", next).to_string())
+}
+
+/// Paths that answer with the pod.
+fn paths() -> [String; 4] {
+    ["", "/status", "/resize", "/ephemeralcontainers"].map(|part| format!("{POD}{part}"))
 }
 
 fn version(object: &Value) -> u64 {
@@ -255,7 +266,7 @@ async fn answer_to_a_write_shows_the_object_as_its_reader_sees_it() {
     let hub = TestHub::start(&world.cloud, &[]).await;
     let kubelet = hub.kubelet();
     let patch = json!({"status": {"phase": "Running"}}).to_string();
-    for path in [POD.to_owned(), format!("{POD}/status")] {
+    for path in paths() {
         for accept in [JSON, PROTOBUF] {
             let headers = [("content-type", MERGE), ("accept", accept)];
             let answer = kubelet
@@ -314,4 +325,49 @@ async fn encoding_of_a_write_is_no_way_past_the_filters() {
         [Method::PATCH],
         "what the hub cannot read does not pass"
     );
+}
+
+#[tokio::test]
+async fn write_that_only_the_configuration_can_judge_is_refused_until_it_is_known() {
+    let world = Writable::start().await;
+    world.cloud.on(MAPS, async |_| {
+        status_response(&Status::failure(403, "Forbidden", "no role"))
+    });
+    let hub = TestHub::start(&world.cloud, &[]).await;
+    let (agent, kubelet) = (hub.component("flanneld"), hub.kubelet());
+    let patch = json!({"status": {"phase": "Running"}}).to_string();
+    let (pod, status) = (world.pod().to_string(), format!("{POD}/status"));
+    for (method, path, kind, body) in [
+        (Method::PATCH, POD, MERGE, &patch),
+        (Method::PATCH, &*status, MERGE, &patch),
+        (Method::PUT, POD, JSON, &pod),
+        (Method::POST, "/api/v1/namespaces/shop/pods", JSON, &pod),
+    ] {
+        let refused = write(&agent, method.clone(), path, kind, body.clone()).await;
+        let why = refused.json()["message"].as_str().unwrap().to_owned();
+        let seen = (refused.code, refused.header("retry-after"));
+        assert_eq!(seen, (503, Some("1")), "{method} {path}: {why}");
+        assert!(why.contains("yurt-hub-cfg") && why.contains("no role"), "{why}");
+    }
+    assert_eq!(world.writes(), [] as [Method; 0], "nothing of it reached the cloud");
+
+    // A new node reports its pods, and every component writes what no filter concerns.
+    let reported = write(&kubelet, Method::PATCH, &status, MERGE, patch.clone()).await;
+    assert_eq!(host_of(&reported.json()), HUB_OF_PODS);
+    let node = "/api/v1/nodes/n1";
+    world.cloud.on(node, async |_| answer_json(StatusCode::OK, "{}"));
+    for writer in [&kubelet, &agent] {
+        write(writer, Method::PATCH, node, MERGE, "{}").await.expect(200);
+    }
+    write(&agent, Method::DELETE, POD, JSON, "{}").await.expect(200);
+    assert_eq!(world.writes(), [Method::PATCH, Method::DELETE]);
+
+    world.put_pod();
+    configure(&world.cloud, &json!({"serviceenvupdater": "flanneld"}));
+    world.cloud.off(MAPS);
+    hub.until("the configuration", |state| state["hubConfig"]["synced"] == true)
+        .await;
+    listed(&agent, HUB_OF_PODS).await;
+    let answer = write(&agent, Method::PATCH, POD, MERGE, patch).await;
+    assert_eq!(host_of(&answer.json()), HUB_OF_PODS);
 }

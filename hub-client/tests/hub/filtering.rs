@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use yurt_test_support::eventually;
 
 use super::cloud::Cloud;
+use super::configuring::configure;
 use super::harness::{HUB_OF_PODS, TestHub};
 
 const SERVICES: &str = "/api/v1/services";
@@ -122,6 +123,35 @@ async fn hub_without_an_address_for_pods_leaves_them_kube_apiservers_and_says_so
     for part in ["kube-apiserver", "restarted", "no dummy interface no/name"] {
         assert!(why.contains(part), "{part} in {why}");
     }
+}
+
+/// The Service has one family, also in a dual-stack cluster: that of the first Service range.
+#[tokio::test]
+async fn hub_without_an_address_of_the_services_family_says_so() {
+    let cloud = Cloud::start().await;
+    let spec = json!({"clusterIP": "fd01::1", "clusterIPs": ["fd01::1"]});
+    let metadata = json!({"namespace": "default", "name": "kubernetes"});
+    let raw = cloud.put("services", json!({"metadata": metadata, "spec": spec}));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    assert_eq!(hub.kubelet().get(SERVICES).await.json()["items"], json!([raw]));
+    let family = |state: &Value| state["troubles"]["IP family of Services"]["why"].to_string();
+    let expected = ["fd01::1", HUB_OF_PODS, "--bind-proxy-address=::1"];
+    let is_named = |state: &Value| expected.iter().all(|part| family(state).contains(part));
+    hub.until("troubles must name it", is_named).await;
+    // The cluster is created again with the other family first, and back.
+    let other = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]});
+    cloud.put("services", json!({"metadata": metadata, "spec": other}));
+    hub.until("nothing is wrong", |state| family(state) == "null").await;
+    cloud.put("services", json!({"metadata": metadata, "spec": spec}));
+    hub.until("troubles must name it", is_named).await;
+    // Pods are meant to use the cloud's address.
+    configure(&cloud, &json!({"masterservice": "-kubelet"}));
+    hub.until("nothing is wrong", |state| family(state) == "null").await;
+    hub.set_flag("--disabled-resource-filters=masterservice");
+    configure(&cloud, &json!({}));
+    hub.restart().await;
+    hub.wait_until_complete().await;
+    assert_eq!(family(&hub.state().await), "null");
 }
 
 #[tokio::test]

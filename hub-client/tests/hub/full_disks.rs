@@ -1,5 +1,5 @@
-//! A disk without space under a running hub and under its restart: clients notice nothing, what is on the disk stays, and
-//! everything is stored once there is space.
+//! A disk without space under a running hub and under its restart: clients notice nothing, what is on the disk stays,
+//! and everything is stored once there is space.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -137,6 +137,13 @@ async fn hub_whose_disk_is_read_only_starts_again_and_serves_what_it_can_read_an
     let why = troubles["durable copy"]["why"].as_str().unwrap_or_default();
     assert!(why.contains("Read-only") && why.contains("memory"), "{troubles}");
     cloud.go_away().await;
+    hub.kubelet().get(POD).await.expect(200);
+    hub.restart().await;
+    assert_eq!(
+        names(&hub.kubelet(), OWN_PODS).await,
+        ["web"],
+        "the copy of the first run"
+    );
     hub.kubelet().get(POD).await.expect(200);
     write_status(&hub.kubelet(), "Running").await.expect(200);
 

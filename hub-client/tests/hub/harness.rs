@@ -249,7 +249,8 @@ impl TestHub {
     }
 }
 
-/// Copies a folder as it is at one moment, although tasks write to it: repeats the copy until nothing changed during it.
+/// Copies a folder as it is at one moment, although tasks write to it: repeats the copy until nothing changed during
+/// it.
 fn copy_folder(from: &Path, to: &Path) {
     for _ in 0..TRIES {
         let before = files_of(from);

@@ -23,6 +23,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const RENEWED: &str = r#"{"kind":"Lease","metadata":{"name":"n1","resourceVersion":"77"}}"#;
 const NO_ITEMS: &str = r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"9999"},"items":[]}"#;
 const NOT_FOUND: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}"#;
+const NOT_ALLOWED: &str =
+    r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"MethodNotAllowed","code":405}"#;
 /// Bytes that no parser accepts.
 const OPAQUE: &[u8] = b"k8s\0\n\x1f\n\x16coordination.k8s.io\x00\xff\xfe";
 
@@ -160,7 +162,7 @@ async fn cut_off_kubelet_is_answered_with_its_own_beat() {
 }
 
 #[tokio::test]
-async fn create_and_patch_offline_need_a_lease_that_is_known() {
+async fn create_offline_finds_the_lease_that_is_known() {
     let mut cloud = Cloud::start().await;
     let _lease = Lease::at(&cloud);
     let hub = TestHub::start(&cloud, &[]).await;
@@ -177,7 +179,37 @@ async fn create_and_patch_offline_need_a_lease_that_is_known() {
     cloud.come_back().await;
     hub.kubelet().get(LEASE).await.expect(200);
     cloud.go_away().await;
-    assert_eq!(hub.kubelet().send(create()).await.expect(200), RENEWED);
+    // The kubelet reads its lease then.
+    let taken = hub.kubelet().send(create()).await;
+    assert_eq!(
+        (taken.code, taken.json()["reason"].as_str()),
+        (409, Some("AlreadyExists"))
+    );
+    assert_eq!(hub.kubelet().get(LEASE).await.expect(200), RENEWED);
+}
+
+/// The kubelet reads, creates and replaces its lease.
+#[tokio::test]
+async fn other_operations_on_the_kubelets_lease_are_the_clouds() {
+    let mut cloud = Cloud::start().await;
+    cloud.on(LEASE, async |request| match *request.method() {
+        Method::PUT => json(StatusCode::OK, RENEWED),
+        _ => json(StatusCode::METHOD_NOT_ALLOWED, NOT_ALLOWED),
+    });
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().put(LEASE, JSON, beat(1)).await.expect(200);
+    let patch = "application/merge-patch+json";
+    let all = [Method::HEAD, Method::OPTIONS, Method::POST, Method::PATCH];
+    for (code, is_up) in [(405, true), (503, false)] {
+        if !is_up {
+            cloud.go_away().await;
+        }
+        for method in &all {
+            let sent = request(method.clone(), LEASE, &[("content-type", patch)], full(""));
+            assert_eq!(hub.kubelet().send(sent).await.code, code, "{method}");
+        }
+    }
+    assert_eq!(hub.kubelet().put(LEASE, JSON, beat(2)).await.expect(200), beat(2));
 }
 
 /// The one answer kept in addition to pool data survives empty answers to other requests.

@@ -73,17 +73,27 @@ fn flags_with(cloud: &Cloud, folder: &TestDir, proxy: SocketAddr, secure: u16) -
 
 /// Sends a kubelet's request, which waits until a process accepts the connection.
 async fn waiting(addr: SocketAddr) -> TcpStream {
+    waiting_for("/api/v1/pods", addr).await
+}
+
+async fn waiting_for(path: &str, addr: SocketAddr) -> TcpStream {
     let mut connection = TcpStream::connect(addr).await.expect("the port must be held");
-    let request = "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nConnection: close\r\n\r\n";
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nConnection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).await.unwrap();
     connection
 }
 
-async fn is_answered(mut connection: TcpStream) {
+async fn is_answered(connection: TcpStream) {
+    let answer = answer(connection).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+async fn answer(mut connection: TcpStream) -> String {
     let mut answer = String::new();
     let reading = tokio::time::timeout(PATIENCE, connection.read_to_string(&mut answer));
     reading.await.expect("an answer must come").unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer
 }
 
 #[tokio::test]
@@ -100,6 +110,18 @@ async fn inherited_port_is_held_while_the_hub_is_away() {
         let taken = TcpListener::bind(addr).map(drop).map_err(|error| error.kind());
         assert_eq!(taken, Err(ErrorKind::AddrInUse), "no process takes the port in between");
     }
+}
+
+/// The way to the cloud is the deepest one, and builds for tests have the largest frames. Threads of a test have larger
+/// stacks than those of the program.
+#[tokio::test]
+async fn stacks_of_the_program_are_large_enough_for_a_request_to_the_cloud() {
+    let (cloud, folder) = (Cloud::start().await, TestDir::new());
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = held.local_addr().unwrap();
+    let _hub = Activated::start(&held, &flags(&cloud, &folder, addr), &folder);
+    let passed = answer(waiting_for("/version", addr).await).await;
+    assert!(passed.starts_with("HTTP/1.1 404 "), "of the cloud: {passed}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use yurt_runtime::http::{self as our_http, full};
+use yurt_runtime::pki::RequestKey;
 use yurt_runtime::tls::{CertificateInfo, PemSource, public_key_pin};
 use yurt_test_support::{PATIENCE, TestDir, eventually};
 
@@ -69,6 +70,19 @@ async fn failure(flags: &[String], folder: TestDir) -> String {
         Err(error) => error.to_string(),
         Ok(_) => panic!("the start must fail"),
     }
+}
+
+/// Its CA is not the pinned one, and its handshake fails later.
+#[tokio::test]
+async fn server_of_another_cluster_does_not_keep_a_node_from_joining_at_the_next_one() {
+    let (other, cloud, folder) = (cloud_with_token().await, cloud_with_token().await, TestDir::new());
+    cloud.requests().approve_all(DAY);
+    let mut flags = token_flags(&cloud, &folder);
+    flags.retain(|flag| !flag.starts_with("--server-addr="));
+    flags.push(format!("--server-addr={},{}", other.url(), cloud.url()));
+    let hub = TestHub::try_start(flags, folder).await.unwrap();
+    assert_eq!(hub.state().await["certificate"]["state"], "Valid");
+    assert_eq!(other.requests().all().len(), 0);
 }
 
 #[tokio::test]
@@ -318,6 +332,39 @@ async fn node_whose_certificate_expired_serves_and_joins_again_with_a_token_it_i
     .await;
 }
 
+/// The cluster has another authority of client certificates.
+#[tokio::test]
+async fn certificate_that_the_servers_do_not_accept_is_replaced_with_a_token_that_is_sent() {
+    let (cloud, folder) = (cloud_with_token().await, TestDir::new());
+    let key = RequestKey::generate().unwrap();
+    let request = key.request(NODE_USER, &["system:nodes"], &[] as &[&str]).unwrap();
+    let due = cloud.pki().sign(&request, NODE_USER, &["system:nodes"], ALMOST_OVER);
+    let pair = format!("{due}{}", key.pem());
+    write(folder.path(), "root/pki/yurthub-current.pem", &pair);
+    write(folder.path(), "root/pki/ca.crt", cloud.pki().ca_pem());
+    cloud.requests().refuse_certificates();
+    let flags = flags(&cloud, &folder, &["--bootstrap-mode=token"]);
+    let hub = TestHub::try_start(flags, folder).await.unwrap();
+    let state = hub.until("the certificate must be named", |state| {
+        let message = state["certificate"]["message"].as_str().unwrap_or_default();
+        message.contains("pki/yurthub-current.pem") && message.contains("/v1/token")
+    });
+    assert_eq!(state.await["certificate"]["state"], "Valid");
+    cloud.requests().approve_all(DAY);
+    let body = full(json!({ "jointoken": TOKEN }).to_string());
+    let sent = hub
+        .admin()
+        .send(super::client::request(Method::POST, "/v1/token", &[], body))
+        .await;
+    sent.expect(200);
+    hub.until("the node must join again", |state| {
+        state["certificate"]["message"] == "" && state["certificate"]["request"].is_null()
+    })
+    .await;
+    let joined = cloud.requests().all();
+    assert_eq!(joined.len(), 1, "{joined:?}");
+}
+
 #[tokio::test]
 async fn clock_that_is_far_ahead_costs_few_requests_and_is_named() {
     let (cloud, folder) = (cloud_with_token().await, TestDir::new());
@@ -355,6 +402,31 @@ async fn join_token_is_set_by_root_or_by_the_holder_of_the_present_one() {
             .send(request(Method::PUT, "/v1/token", &headers, full(body.clone())))
             .await;
         answer.expect(code);
+    }
+}
+
+/// The flag is removed once the node has joined.
+#[tokio::test]
+async fn present_join_token_is_known_after_a_restart_without_its_flag() {
+    let (cloud, folder) = (cloud_with_token().await, Arc::new(TestDir::new()));
+    cloud.requests().approve_all(DAY);
+    let stranger = format!("--node-identity-uids={}", own_uid() + 1);
+    let with_stranger = |mut flags: Vec<String>| {
+        flags.retain(|flag| !flag.starts_with("--node-identity-uids="));
+        flags.push(stranger.clone());
+        flags
+    };
+    let joining = with_stranger(token_flags(&cloud, &folder));
+    let mut hub = TestHub::try_start(joining, folder.clone()).await.unwrap();
+    hub.stop().await;
+    let joined = with_stranger(flags(&cloud, &folder, &["--bootstrap-mode=token"]));
+    let hub = TestHub::try_start(joined, folder).await.unwrap();
+    let admin = hub.admin();
+    for (header, code) in [("Bearer x", 403), (&format!("Bearer {TOKEN}"), 200)] {
+        let body = full(json!({"jointoken": "bcdefa.0123456789abcdef"}).to_string());
+        let headers = [("authorization", header)];
+        let answer = admin.send(request(Method::PUT, "/v1/token", &headers, body));
+        answer.await.expect(code);
     }
 }
 

@@ -166,3 +166,28 @@ async fn pod_without_an_address_is_no_endpoint() {
     report(&hub, json!({"phase": "Failed"})).await;
     until_told(&mut proxy, &["10.1.1.1"]).await;
 }
+
+/// The kubelet writes once more before the cloud's controllers have answered the first status.
+#[tokio::test]
+async fn status_written_at_the_cloud_replaces_the_one_that_was_sent_before_it() {
+    let mut cloud = Cloud::start().await;
+    cloud.put(
+        "services",
+        json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {}}),
+    );
+    cloud.put("endpointslices", slice("10.1.0.1"));
+    let at_pod = Stored::at(&cloud, POD, pod(&cloud.version()));
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[POD]).await;
+    let mut proxy = watch(&hub, "kube-proxy", SLICES).await;
+    cloud.go_away().await;
+    report(&hub, status("10.1.0.9", false)).await;
+    until_told(&mut proxy, &["!10.1.0.9", "10.1.1.1"]).await;
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    report(&hub, status("10.1.0.10", true)).await;
+    assert_eq!(at_pod.status()["podIP"], "10.1.0.10");
+    until_told(&mut proxy, &["10.1.0.10", "10.1.1.1"]).await;
+    cloud.go_away().await;
+    assert_eq!(listed(&hub, "kube-proxy").await, ["10.1.0.10", "10.1.1.1"]);
+}

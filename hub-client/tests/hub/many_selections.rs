@@ -20,8 +20,9 @@ const SECRETS: &str = "/api/v1/namespaces/shop/secrets";
 const SERVICES: &str = "/api/v1/services";
 /// More than one connection takes, and more than kube-apiserver accepts on one.
 const MANY: usize = 300;
-/// Reads of one proof: the head, three newest objects now and then, three deletions.
-const PROOF_READS: usize = 10;
+/// Reads of one proof: the head, and of pool data and selections three newest objects now and then, and three
+/// deletions.
+const PROOF_READS: usize = 19;
 /// Streams that begin at the same time.
 const BEGINNING_MAX: usize = 32;
 
@@ -208,8 +209,8 @@ async fn return_of_the_cloud_costs_as_many_proofs_for_hundreds_of_selections_as_
     );
 }
 
-/// The first connection stays open without a byte, as behind a router that forgot it. The second one leads to the restored
-/// cloud.
+/// The first connection stays open without a byte, as behind a router that forgot it. The second one leads to the
+/// restored cloud.
 #[tokio::test]
 async fn restored_cloud_is_noticed_for_the_streams_of_every_connection() {
     let mut cloud = cloud_with_secrets(2).await;

@@ -1,5 +1,5 @@
-//! The node's identity is limited to root's components and to requests addressed to the hub; other processes on the node do
-//! not get it.
+//! The node's identity is limited to root's components and to requests addressed to the hub; other processes on the
+//! node do not get it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,8 +1,12 @@
 //! Answers of the cloud that the hub keeps for the time without it: discovery, and objects read by name.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use yurt_runtime::http::{Body, json, respond};
+use yurt_apimachinery::Status;
+use yurt_runtime::http::{Body, json, respond, status_response};
 use yurt_test_support::eventually;
 
 use super::cloud::Cloud;
@@ -75,6 +79,40 @@ async fn discovery_and_objects_outlive_the_cloud_and_a_restart() {
     back.await.expect(200);
 }
 
+/// kubectl reads the index first, and then the documents that it names. The hub serves it over HTTP/1.1.
+#[tokio::test]
+async fn schemas_of_the_cloud_are_read_without_it() {
+    let mut cloud = Cloud::start().await;
+    let (index, apps) = ("/openapi/v3", "/openapi/v3/apis/apps/v1");
+    let text = "text/plain; charset=utf-8";
+    let listed = r#"{"paths":{"apis/apps/v1":{"serverRelativeURL":"/openapi/v3/apis/apps/v1?hash=0A1B"}}}"#;
+    cloud.on(index, move |_| async move { answer(text, listed) });
+    cloud.on(apps, |_| async {
+        let piece = Ok::<_, std::convert::Infallible>(Bytes::from(GROUPS));
+        // HTTP/2 ends it by a frame of its own.
+        let body = yurt_runtime::http::stream(futures_util::stream::iter([piece]));
+        let mut response = respond(StatusCode::OK, HeaderValue::from_static("application/json"), body);
+        response.headers_mut().insert("content-length", GROUPS.len().into());
+        response
+    });
+    let hub = TestHub::start(&cloud, &[]).await;
+    let hashed = format!("{apps}?hash=0A1B&timeout=32s");
+    let kubectl = hub.bearer("kubectl/v1", "theirs");
+    let read = async |path: &str| {
+        let accept = [("accept", "application/json, */*"), ("accept-encoding", "gzip")];
+        kubectl.get_with(path, &accept).await
+    };
+    for path in [index, &hashed] {
+        read(path).await.expect(200);
+    }
+    until_kept(&hub, 2).await;
+    cloud.go_away().await;
+    let kept = read(index).await;
+    assert_eq!((kept.header("content-type"), kept.code), (Some(text), 200));
+    assert_eq!(kept.body, listed);
+    assert_eq!(read(&hashed).await.expect(200), GROUPS);
+}
+
 #[tokio::test]
 async fn kept_objects_are_returned_to_callers_with_the_right_to_read_them_only() {
     let mut cloud = Cloud::start().await;
@@ -83,7 +121,7 @@ async fn kept_objects_are_returned_to_callers_with_the_right_to_read_them_only()
         if is_theirs || request.headers().get("authorization").is_none() {
             return json(StatusCode::OK, "{\"kind\":\"Secret\"}");
         }
-        yurt_runtime::http::status_response(&yurt_apimachinery::Status::failure(403, "Forbidden", "no"))
+        status_response(&Status::failure(403, "Forbidden", "no"))
     });
     cloud.on(APIS, |_| async { json(StatusCode::OK, GROUPS) });
     let hub = TestHub::start(&cloud, &[]).await;
@@ -124,6 +162,41 @@ async fn refusal_of_a_pod_that_calls_itself_kubelet_deletes_nothing_of_the_kubel
         hub.kubelet().get(path).await.expect(200);
         pod.get(path).await.expect(503);
     }
+}
+
+/// The answers of one component are kept together, and each caller has rights of its own.
+#[tokio::test]
+async fn refusal_of_one_token_takes_the_kept_answer_from_no_other() {
+    let mut cloud = Cloud::start().await;
+    let refused = ["Bearer denied", "Bearer revoked"].map(HeaderValue::from_static);
+    let refusing = Arc::new(AtomicUsize::new(1));
+    let count = refusing.clone();
+    cloud.on(SECRET, move |request| {
+        let refused = refused[..count.load(Ordering::SeqCst)].to_vec();
+        async move {
+            match request
+                .headers()
+                .get("authorization")
+                .filter(|token| refused.contains(token))
+            {
+                None => json(StatusCode::OK, "{\"kind\":\"Secret\"}"),
+                Some(_) => status_response(&Status::failure(403, "Forbidden", "no")),
+            }
+        }
+    });
+    let hub = TestHub::start(&cloud, &[]).await;
+    let [theirs, denied, revoked] = ["theirs", "denied", "revoked"].map(|token| hub.bearer("kubelet/v1", token));
+    theirs.get(SECRET).await.expect(200);
+    until_kept(&hub, 1).await;
+    denied.get(SECRET).await.expect(403);
+    revoked.get(SECRET).await.expect(200);
+    refusing.store(2, Ordering::SeqCst);
+    revoked.get(SECRET).await.expect(403);
+    cloud.go_away().await;
+    let kept = theirs.get(SECRET).await;
+    assert_eq!((kept.code, kept.header("yurt-stale")), (200, Some("true")));
+    denied.get(SECRET).await.expect(429);
+    revoked.get(SECRET).await.expect(403);
 }
 
 #[tokio::test]

@@ -8,19 +8,24 @@ use serde_json::{Value, json};
 use yurt_runtime::http::{full, json as json_answer, read_body};
 
 use super::client::{Answer, Client, request};
-use super::cloud::Cloud;
+use super::cloud::{Cloud, LONGER_THAN_WITHOUT_THE_CLOUD};
 use super::harness::TestHub;
 
-const TOKEN: &str = "/api/v1/namespaces/shop/serviceaccounts/web/token";
+pub(super) const TOKEN: &str = "/api/v1/namespaces/shop/serviceaccounts/web/token";
 
 pub(super) async fn ask(client: &Client, pod: &str) -> Answer {
     ask_for(client, pod, &json!(["api"])).await
 }
 
-async fn ask_for(client: &Client, pod: &str, audiences: &Value) -> Answer {
+/// A request for a token of a pod.
+pub(super) fn body(pod: &str, audiences: &Value) -> Value {
     let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "web-1", "uid": pod});
-    let body = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
-        "spec": {"audiences": audiences, "expirationSeconds": 3607, "boundObjectRef": bound}});
+    json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1",
+        "spec": {"audiences": audiences, "expirationSeconds": 3607, "boundObjectRef": bound}})
+}
+
+async fn ask_for(client: &Client, pod: &str, audiences: &Value) -> Answer {
+    let body = body(pod, audiences);
     let headers = [("content-type", "application/json")];
     client
         .send(request(Method::POST, TOKEN, &headers, full(body.to_string())))
@@ -79,6 +84,17 @@ async fn token_for_the_apiservers_own_audience_is_returned() {
     let again = ask_for(&hub.kubelet(), "u1", &Value::Null).await.expect(201);
     assert_eq!(again, issued);
     ask(&hub.kubelet(), "u1").await.expect(503);
+}
+
+/// The request is in a queue of the cloud, or behind a slow webhook.
+#[tokio::test]
+async fn token_that_takes_a_healthy_cloud_longer_than_the_limit_without_it_is_issued() {
+    let cloud = Cloud::start().await;
+    issue(&cloud, "2999-01-01T00:00:00Z");
+    cloud.delay(TOKEN, LONGER_THAN_WITHOUT_THE_CLOUD);
+    let hub = TestHub::start(&cloud, &[]).await;
+    ask(&hub.kubelet(), "u1").await.expect(201);
+    assert_eq!(cloud.seen(TOKEN).len(), 1);
 }
 
 #[tokio::test]

@@ -15,13 +15,14 @@ use yurt_runtime::http::{Body, full, json as json_answer, read_body, status_resp
 use yurt_test_support::eventually;
 
 use super::client::{Answer, Client, request};
-use super::cloud::Cloud;
+use super::cloud::{Cloud, LONGER_THAN_WITHOUT_THE_CLOUD};
 use super::harness::TestHub;
 
 const NODES: &str = "/api/v1/nodes";
-const NODE: &str = "/api/v1/nodes/n1";
+pub(super) const NODE: &str = "/api/v1/nodes/n1";
 const JSON: &str = "application/json";
 pub(super) const POD: &str = "/api/v1/namespaces/shop/pods/web";
+pub(super) const OWN_NODE: &str = "/api/v1/nodes?fieldSelector=metadata.name%3Dn1";
 const OWN_PODS: &str = "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
@@ -32,6 +33,8 @@ pub(super) struct Stored {
     patches: Arc<Mutex<Vec<Value>>>,
     /// Number of patches that get 409 first.
     conflicts: Arc<Mutex<u32>>,
+    /// Number of reads that get 403 first.
+    denials: Arc<Mutex<u32>>,
 }
 
 // === impl Stored ===
@@ -42,6 +45,7 @@ impl Stored {
             object: Arc::new(Mutex::new(object)),
             patches: Arc::default(),
             conflicts: Arc::default(),
+            denials: Arc::default(),
         };
         for path in [path.to_owned(), format!("{path}/status")] {
             let script = stored.clone();
@@ -53,6 +57,11 @@ impl Stored {
     async fn answer(self, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
         if head.method == Method::GET {
+            let mut denials = self.denials.lock();
+            if *denials > 0 {
+                *denials -= 1;
+                return status_response(&Status::failure(403, "Forbidden", "no relationship found"));
+            }
             return json_answer(StatusCode::OK, self.object.lock().to_string());
         }
         let body = read_body(body, 1 << 20).await.unwrap();
@@ -190,6 +199,26 @@ async fn statuses_written_without_the_cloud_reach_it_once_also_after_a_crash() {
     assert_eq!(hub.admin().get("/metrics").await.code, 200);
 }
 
+#[tokio::test]
+async fn status_that_takes_a_healthy_cloud_longer_than_the_limit_without_it_is_written_once() {
+    let mut cloud = Cloud::start().await;
+    let at_pod = Stored::at(&cloud, POD, pod("web", "n1"));
+    let status = format!("{POD}/status");
+    cloud.delay(&status, LONGER_THAN_WITHOUT_THE_CLOUD);
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[POD]).await;
+    let answer = patch(&hub.kubelet(), POD, &running()).await;
+    assert_eq!((answer.code, answer.header("yurt-stale")), (200, None));
+    assert_eq!((at_pod.patches(), cloud.seen(&status).len()), (1, 1));
+    cloud.go_away().await;
+    let started = json!({"status": {"startTime": "2026-01-01T00:00:00Z"}});
+    patch(&hub.kubelet(), POD, &started).await.expect(200);
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    assert_eq!(at_pod.status()["startTime"], "2026-01-01T00:00:00Z");
+    assert!(at_pod.patches() >= 2, "once more if the cloud was taken for away");
+}
+
 /// The node lifecycle controller takes any new heartbeat as a sign of life.
 #[tokio::test]
 async fn node_after_a_power_cut_is_not_reported_ready_before_its_kubelet_runs() {
@@ -256,6 +285,58 @@ async fn repeated_report_about_the_node_is_of_the_conditions_that_the_kubelet_re
     assert_eq!(at_node.status()["conditions"][0]["status"], "False");
 }
 
+/// The link returns for a moment: a status is sent, and the selection of the node's pods does not go on yet.
+#[tokio::test]
+async fn kubelet_reads_its_sent_status_although_its_selection_is_older() {
+    let mut cloud = Cloud::start().await;
+    let object = cloud.put("pods", pod("web", "n1"));
+    let at_pod = Stored::at(&cloud, POD, object);
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(OWN_PODS).await.expect(200);
+    cloud.go_away().await;
+    patch(&hub.kubelet(), POD, &running()).await.expect(200);
+    cloud.come_back().await;
+    until_sent(&hub).await;
+    let at_cloud = at_pod.object.lock().clone();
+    assert_eq!(at_cloud["status"]["phase"], "Running");
+    cloud.go_away().await;
+    // Before and after the probes know of the loss.
+    assert_eq!(hub.kubelet().get(POD).await.json(), at_cloud);
+    hub.until("the loss must be noticed", |state| state["cloudReachable"] == false)
+        .await;
+    let read = hub.kubelet().get(POD).await;
+    assert_eq!((read.header("yurt-stale"), read.json()), (Some("true"), at_cloud));
+}
+
+/// The kubelet computes its report from the Node that it lists, which is older than the one that the hub sent.
+#[tokio::test]
+async fn report_about_the_node_is_of_the_listed_one_although_a_later_one_was_sent() {
+    let mut cloud = Cloud::start().await;
+    let mut before = node();
+    before["status"]["conditions"][0] = json!({"type": "DiskPressure", "status": "False"});
+    let at_node = Stored::at(&cloud, NODE, cloud.put("nodes", before));
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(OWN_NODE).await.expect(200);
+    let report = |condition: Value| json!({"status": {"conditions": [condition]}});
+    let pressure = json!({"type": "DiskPressure", "status": "True", "lastHeartbeatTime": now()});
+    let back = json!({"type": "DiskPressure", "lastHeartbeatTime": now()});
+    for (condition, expected) in [(pressure, "True"), (back, "False")] {
+        cloud.go_away().await;
+        patch(&hub.kubelet(), NODE, &report(condition)).await.expect(200);
+        cloud.come_back().await;
+        until_sent(&hub).await;
+        assert_eq!(at_node.status()["conditions"][0]["status"], expected);
+        cloud.go_away().await;
+        hub.until("the loss must be noticed", |state| state["cloudReachable"] == false)
+            .await;
+        let read = hub.kubelet().get(NODE).await.json();
+        assert_eq!(read["status"]["conditions"][0]["status"], "False", "as it is listed");
+        cloud.come_back().await;
+        hub.until("the cloud must be back", |state| state["cloudReachable"] == true)
+            .await;
+    }
+}
+
 #[tokio::test]
 async fn write_after_the_return_is_not_overwritten_by_an_earlier_one() {
     let mut cloud = Cloud::start().await;
@@ -300,6 +381,52 @@ async fn status_of_an_object_that_is_gone_or_was_replaced_is_dropped() {
         metrics.contains("node_yurthub_local_writes_total{result=\"gone\"} 2"),
         "{metrics}"
     );
+}
+
+/// The Node authorizer of a kube-apiserver that starts does not know the pods of a node at first.
+#[tokio::test]
+async fn status_of_a_pod_that_may_not_be_read_yet_reaches_the_cloud_later() {
+    let mut cloud = Cloud::start().await;
+    let at_pod = Stored::at(&cloud, POD, pod("web", "n1"));
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[POD]).await;
+    cloud.go_away().await;
+    patch(&hub.kubelet(), POD, &running()).await.expect(200);
+    *at_pod.denials.lock() = 1;
+    cloud.come_back().await;
+    eventually("a read must be denied", async || {
+        (*at_pod.denials.lock() == 0).then_some(())
+    })
+    .await;
+    // The request of the kubelet sends the status before the next attempt is due.
+    hub.kubelet().get(POD).await.expect(200);
+    until_sent(&hub).await;
+    assert_eq!(at_pod.status()["phase"], "Running");
+}
+
+/// The Node authorizer denies the read of a deleted pod: it no longer knows whose it was.
+#[tokio::test]
+async fn status_of_a_deleted_pod_that_may_not_be_read_is_dropped() {
+    let mut cloud = Cloud::start().await;
+    let object = cloud.put("pods", pod("web", "n1"));
+    let at_pod = Stored::at(&cloud, POD, object);
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(OWN_PODS).await.expect(200);
+    cloud.go_away().await;
+    patch(&hub.kubelet(), POD, &running()).await.expect(200);
+    cloud.delete("pods", "shop", "web");
+    *at_pod.denials.lock() = u32::MAX;
+    cloud.come_back().await;
+    eventually("the status must be dropped", async || {
+        // Each read is an attempt.
+        hub.kubelet().get(POD).await;
+        (hub.state().await["offline"]["localWrites"] == json!([])).then_some(())
+    })
+    .await;
+    assert_eq!(at_pod.patches(), 0);
+    let metrics = String::from_utf8(hub.admin().get("/metrics").await.body.to_vec()).unwrap();
+    let gone = "node_yurthub_local_writes_total{result=\"gone\"} 1";
+    assert!(metrics.contains(gone), "{metrics}");
 }
 
 #[tokio::test]
@@ -424,6 +551,26 @@ async fn kubelet_that_restarts_without_the_cloud_learns_that_its_node_exists() {
         let refused = kubelet.send(request(Method::POST, path, &headers, full("{}"))).await;
         assert_eq!(refused.code, 503, "{path}");
     }
+}
+
+/// A balancer answers for kube-apiservers that are down.
+#[tokio::test]
+async fn kubelet_that_restarts_learns_that_its_node_exists_although_a_balancer_answers() {
+    let cloud = Cloud::start().await;
+    let _ = Stored::at(&cloud, NODE, node());
+    let hub = TestHub::start(&cloud, &[]).await;
+    read(&hub, &[NODE]).await;
+    for path in ["/livez", NODES] {
+        cloud.on(path, async |_| {
+            json_answer(StatusCode::SERVICE_UNAVAILABLE, "no backend")
+        });
+    }
+    hub.until("the loss must be noticed", |state| state["cloudReachable"] == false)
+        .await;
+    let headers = [("content-type", JSON)];
+    let create = request(Method::POST, NODES, &headers, full(node().to_string()));
+    let exists = hub.kubelet().send(create).await;
+    assert_eq!((exists.code, &exists.json()["reason"]), (409, &json!("AlreadyExists")));
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! A pool for tests of the election and of the leader's work: a cloud, perhaps behind two servers, and a coordinator. The
-//! coordinator keeps leases, serves the test's objects and accepts everything that is fed.
+//! A pool for tests of the election and of the leader's work: a cloud, perhaps behind two servers, and a coordinator.
+//! The coordinator keeps leases, serves the test's objects and accepts everything that is fed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -181,6 +181,14 @@ impl Pool {
         self.fed.lock().clear();
     }
 
+    /// Lets the coordinator's state say that it has the members up to where they were fed.
+    pub(crate) fn hold_members(&self) {
+        let up_to = self.fed("members/events").last().unwrap()["upTo"].clone();
+        let held = json!({"appliedUpTo": up_to, "durableUpTo": up_to, "complete": true, "generation": 0});
+        let state = json!({"store": STORE, "versions": [1], "collections": {"members": held}});
+        say_state(&self.coordinator, &state);
+    }
+
     /// Bodies fed by calls of this path.
     pub(crate) fn fed(&self, call: &str) -> Vec<Value> {
         self.fed.lock().get(call).cloned().unwrap_or_default()
@@ -196,7 +204,11 @@ impl Pool {
 
 fn say_store(coordinator: &Cloud, store: &str) {
     coordinator.set_store(store);
-    let state = json!({"store": store, "versions": [1]}).to_string();
+    say_state(coordinator, &json!({"store": store, "versions": [1]}));
+}
+
+fn say_state(coordinator: &Cloud, state: &Value) {
+    let state = state.to_string();
     coordinator.on(FEED, move |_| {
         let state = state.clone();
         async move { answer_json(StatusCode::OK, state) }

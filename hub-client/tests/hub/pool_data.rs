@@ -1,13 +1,14 @@
 //! Pool data from the node's own replica: complete or refused, with the cloud's versions and bytes, also during an
 //! outage.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::json;
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::options::ContinueToken;
-use yurt_runtime::http::{gzip_bytes, json as answer_json};
+use yurt_runtime::http::{empty, gzip_bytes, json as answer_json};
 use yurt_test_support::eventually;
 
+use super::client::request;
 use super::cloud::{Cloud, SeenRequest};
 use super::harness::TestHub;
 
@@ -135,6 +136,32 @@ async fn incomplete_copy_is_never_an_empty_list() {
     cloud.off(SERVICES);
     hub.wait_until_complete().await;
     assert_eq!(hub.component("coredns").get(SERVICES).await.names(), ["web"]);
+}
+
+#[tokio::test]
+async fn copy_answers_no_other_method_than_get() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    cloud.allow("t", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    // Over HTTP/2, where a body in the answer to HEAD is an error.
+    let pod = hub.pod(&cloud, "t");
+    let ask = async |method: &Method, path: &str| pod.send(request(method.clone(), path, &[], empty())).await;
+    let reads = [
+        (Method::HEAD, SERVICES.to_owned()),
+        (Method::HEAD, format!("{SERVICES}?watch=1")),
+        (Method::POST, "/api/v1/watch/services".to_owned()),
+    ];
+    for (method, path) in &reads {
+        assert_eq!(ask(method, path).await.code, 405, "{method} {path}");
+    }
+    cloud.go_away().await;
+    hub.until("the loss", |state| state["cloudReachable"] == false).await;
+    for (method, path) in &reads {
+        assert_eq!(ask(method, path).await.code, 405, "{method} {path}");
+    }
+    let get = request(Method::HEAD, "/api/v1/namespaces/shop/services/web", &[], empty());
+    assert_eq!(hub.component("flanneld").send(get).await.code, 405);
 }
 
 #[tokio::test]
@@ -274,8 +301,8 @@ async fn own_write_is_seen_by_the_next_list() {
                 answer
             }
         });
-        let create = super::client::request(
-            http::Method::POST,
+        let create = request(
+            Method::POST,
             shop,
             &[("content-type", "application/json"), ("accept-encoding", "gzip")],
             yurt_runtime::http::full(service(name, 80).to_string()),

@@ -133,8 +133,8 @@ async fn until_live(hub: &TestHub) {
     hub.until("the selections must be followed", is_live).await;
 }
 
-/// Lives on a recorded disk: a node with the cloud, without it, over a restart, and with it again. Returns the changes of
-/// the disk before the hub's start and after it.
+/// Lives on a recorded disk: a node with the cloud, without it, over a restart, and with it again. Returns the changes
+/// of the disk before the hub's start and after it.
 async fn live(cloud: &mut Cloud) -> Option<(Vec<Change>, Vec<Change>)> {
     let (folder, behind) = (Arc::new(TestDir::new()), TestDir::new());
     let disk = FaultFs::mount_or_skip(folder.path(), behind.path())?;

@@ -7,6 +7,7 @@ use yurt_test_support::{LOOPBACK, eventually};
 
 use super::client::request;
 use super::harness::TestHub;
+use super::offline_writes::{NODE, OWN_NODE, Stored, patch};
 use super::relay_pool::{LEASES, Link, RelayPool};
 
 const DELEGATED: &str = "openyurt.io/delegate-heartbeat";
@@ -203,6 +204,82 @@ async fn only_heartbeat_and_status_of_the_own_node_take_the_relay() {
     hub.bearer("kubelet/v1", "t").send(patch()).await.expect(503);
 }
 
+/// A node whose kubelet lists it, with status `True` of its condition Ready, behind a link that is cut.
+async fn listed_node(pool: &RelayPool) -> (TestHub, Link, Stored) {
+    let (hub, mut link) = node(pool, &[]).await;
+    let mut object = pool.cloud.get("nodes", None, "n1").unwrap();
+    object["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    let stored = Stored::at(&pool.cloud, NODE, pool.cloud.put("nodes", object));
+    assert_eq!(listed_status(&hub).await, "True");
+    link.cut().await;
+    hub.until("the loss must be noticed", |state| state["cloudReachable"] == false)
+        .await;
+    (hub, link, stored)
+}
+
+/// Status of the condition Ready in the kubelet's list of its Node.
+async fn listed_status(hub: &TestHub) -> Value {
+    let list = hub.kubelet().get(OWN_NODE).await;
+    assert_eq!(list.code, 200);
+    list.json()["items"][0]["status"]["conditions"][0]["status"].clone()
+}
+
+/// The kubelet patches what differs from the Node that it lists; the heartbeat alone leaves the cloud's status.
+#[tokio::test]
+async fn kubelet_lists_what_the_cloud_has_after_a_relayed_status() {
+    let pool = RelayPool::start().await;
+    let (_peer, address) = pool.hub("n2", &pool.cloud.url(), &[]).await;
+    pool.offer("n2", address, &pool.cloud.addr().to_string());
+    let (hub, mut link, stored) = listed_node(&pool).await;
+    let mut watch = hub.kubelet().watch(OWN_NODE).await;
+    assert_eq!(watch.told().await, "ADDED n1");
+    stored.change(|node| node["status"]["conditions"][0]["status"] = "Unknown".into());
+    let heartbeat = json!({"type": "Ready", "lastHeartbeatTime": "2026-01-01T00:00:10Z"});
+    let report = json!({"status": {"conditions": [heartbeat]}});
+    patch(&hub.kubelet(), NODE, &report).await.expect(200);
+    assert_eq!(watch.told().await, "MODIFIED n1");
+    assert_eq!(listed_status(&hub).await, "Unknown");
+
+    // When the link is back, the selection goes on from there.
+    let lists = || {
+        let of_node = |query: &String| query.contains("metadata.name") && !query.contains("watch=1");
+        let seen = pool.cloud.seen("/api/v1/nodes");
+        seen.iter().filter(|seen| seen.query.iter().any(of_node)).count()
+    };
+    let before = lists();
+    let mut object = pool.cloud.get("nodes", None, "n1").unwrap();
+    object["status"]["conditions"][0]["status"] = "False".into();
+    let version = |object: &Value| {
+        object["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let listed = version(&hub.kubelet().get(OWN_NODE).await.json()["items"][0]);
+    while version(&pool.cloud.put("nodes", object.clone())) <= listed {}
+    link.resume().await;
+    assert_eq!(watch.told().await, "MODIFIED n1");
+    assert_eq!(listed_status(&hub).await, "False");
+    assert_eq!(lists(), before, "without a list");
+}
+
+/// The cloud marked the node as lost while no peer had a link either.
+#[tokio::test]
+async fn kubelet_lists_what_the_cloud_has_after_the_first_relayed_beat() {
+    let pool = RelayPool::start().await;
+    let (_peer, address) = pool.hub("n2", &pool.cloud.url(), &[]).await;
+    let (hub, _link, stored) = listed_node(&pool).await;
+    assert_eq!(beat(&hub, "1").await, 200);
+    stored.change(|node| node["status"]["conditions"][0]["status"] = "Unknown".into());
+    pool.offer("n2", address, &pool.cloud.addr().to_string());
+    until_relayed(&pool, &hub, |lease| annotation(lease, DELEGATED) == "true").await;
+    eventually("the list must show the cloud's state", async || {
+        (listed_status(&hub).await == "Unknown").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn peers_that_do_not_work_are_passed_over_within_the_beat() {
     let pool = RelayPool::start().await;
@@ -230,6 +307,21 @@ async fn peers_that_do_not_work_are_passed_over_within_the_beat() {
     .await;
     hub.until("the good peer is kept", |state| state["relay"]["through"] == "n2")
         .await;
+    drop(peer);
+}
+
+#[tokio::test]
+async fn lease_of_one_peer_that_cannot_be_read_hides_no_other_peer() {
+    let pool = RelayPool::start().await;
+    let (peer, address) = pool.hub("n2", &pool.cloud.url(), &[]).await;
+    pool.offer("n2", address, &pool.cloud.addr().to_string());
+    pool.coordinator.on(&format!("{LEASES}/n3"), async |_| {
+        answer_json(StatusCode::INTERNAL_SERVER_ERROR, "{}")
+    });
+    let (hub, mut link) = node(&pool, &[]).await;
+    assert_eq!(beat(&hub, "1").await, 200);
+    link.cut().await;
+    until_relayed(&pool, &hub, |lease| annotation(lease, DELEGATED) == "true").await;
     drop(peer);
 }
 
@@ -284,8 +376,8 @@ async fn mark_goes_with_the_relay() {
     assert_eq!(annotation(&told, DELEGATED), "true");
 }
 
-/// A link that drops all packets, the most common outage: beats take the relay. Once the hub knows of the loss, they do not
-/// wait for the link.
+/// A link that drops all packets, the most common outage: beats take the relay. Once the hub knows of the loss, they do
+/// not wait for the link.
 #[tokio::test]
 async fn silent_link_costs_the_first_beat_its_wait_and_later_ones_nothing() {
     let pool = RelayPool::start().await;

@@ -1,26 +1,32 @@
 //! Reports of the hub to its operator, and its stop.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::stream;
 use http::StatusCode;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::EventType;
 use yurt_codec::protobuf::{self, Envelope};
-use yurt_runtime::http::respond;
+use yurt_runtime::http::{APPLICATION_JSON, json as answer_json, respond, stream as body_of};
+use yurt_test_support::eventually;
 
 use super::cloud::Cloud;
 use super::harness::{NODE, TestHub};
-use super::pool::{ELECTION_LEASES, NODE_LEASES, Pool};
+use super::pool::{ELECTION_LEASES, NODE_LEASES, Pool, STORE};
 
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 /// Keys of `state.json`, at the top and per collection; tools read it by these names.
-const STATE: [&str; 16] = [
+const STATE: [&str; 17] = [
     "node",
     "nodePool",
     "hubState",
     "leader",
+    "leaderSilentSince",
     "epoch",
     "generation",
     "cloudReachable",
@@ -93,6 +99,24 @@ async fn state_has_every_key() {
 }
 
 #[tokio::test]
+async fn leader_whose_lease_has_expired_is_reported_as_silent() {
+    let pool = Pool::start().await;
+    pool.give_lease_to("n2_1");
+    let since = "2026-11-30T00:00:00Z";
+    let feed = json!({"store": STORE, "versions": [1], "holder": "n2_1", "holderSilentSince": since}).to_string();
+    pool.coordinator.on("/yurt/v1/feed", move |_| {
+        let feed = feed.clone();
+        async move { answer_json(StatusCode::OK, feed) }
+    });
+    let hub = pool.hub("n1", &[]).await;
+    let is_silent = |state: &Value| state["leaderSilentSince"] == since && state["leader"] == "n2_1";
+    let state = hub.until("the silence must be reported", is_silent).await;
+    let conditions = state["conditions"].as_array().unwrap();
+    let leading = conditions.iter().find(|one| one["type"] == "Leading").unwrap();
+    assert_eq!(leading["reason"], "NobodyLeads");
+}
+
+#[tokio::test]
 async fn metrics_tell_where_requests_were_answered() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
@@ -149,6 +173,34 @@ async fn metrics_tell_where_requests_were_answered() {
         .parse()
         .unwrap();
     assert!(seconds < 60.0, "{seconds}");
+}
+
+/// The hub refuses what the cloud alone can answer, and answers the rest itself.
+#[tokio::test]
+async fn request_is_counted_once_by_what_answered_it_in_the_end() {
+    const POD: &str = "/api/v1/namespaces/shop/pods/web";
+    let mut cloud = Cloud::start().await;
+    cloud.on(POD, async |_| {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"namespace": "shop", "name": "web"}});
+        yurt_runtime::http::json(StatusCode::OK, pod.to_string())
+    });
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(POD).await.expect(200);
+    hub.until("the pod must be kept", |state| {
+        state["offline"]["answers"]["records"] == 1
+    })
+    .await;
+    cloud.go_away().await;
+    hub.component("flanneld").get("/api/v1/pods").await.expect(503);
+    hub.kubelet().get(POD).await.expect(200);
+    let lease = format!("{NODE_LEASES}/{NODE}");
+    hub.kubelet().put(&lease, "application/json", "{}").await;
+    let text = String::from_utf8(hub.admin().get("/metrics").await.expect(200).to_vec()).unwrap();
+    let counts = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("node_yurthub_requests_total"));
+    let counts: Vec<_> = counts.collect();
+    assert_eq!(counts, [r#"{by="cloud"} 1"#, r#"{by="hub"} 2"#, r#"{by="refused"} 1"#]);
 }
 
 /// Conformance: 7.61
@@ -328,11 +380,15 @@ async fn stop_is_quick_and_ends_open_watches_cleanly() {
             yurt_runtime::http::stream(silence),
         )
     });
-    let _passed_on = hub.component("flanneld").watch("/api/v1/pods").await;
+    let http2 = hub.pod(&cloud, "token");
+    let passed_on = [
+        hub.component("flanneld").watch("/api/v1/pods").await,
+        http2.watch("/api/v1/pods").await,
+    ];
     tokio::time::timeout(Duration::from_secs(5), hub.stop())
         .await
         .expect("a stop with open watches must be quick");
-    for watch in &mut local {
+    for mut watch in local.into_iter().chain(passed_on) {
         assert!(watch.next().await.is_none(), "clients resume at their position");
     }
 }
@@ -357,19 +413,40 @@ async fn stop_stores_what_is_known() {
     );
 }
 
+/// Makes the coordinator refuse requests for this path.
+fn refuse(pool: &Pool, path: &str, message: &'static str) {
+    pool.coordinator.on(path, move |_| {
+        let status = json!({"kind": "Status", "status": "Failure", "code": 403, "message": message});
+        let json = "application/json".parse().unwrap();
+        let body = yurt_runtime::http::full(status.to_string());
+        std::future::ready(respond(StatusCode::FORBIDDEN, json, body))
+    });
+}
+
+#[tokio::test]
+async fn refusal_of_a_candidate_is_no_trouble_once_another_hub_leads() {
+    let (pool, lease) = (Pool::start().await, format!("{ELECTION_LEASES}/yurthub"));
+    refuse(&pool, &lease, "the disk is full");
+    let hub = pool.hub(NODE, &[]).await;
+    hub.until("the refusal must be shown", |state| {
+        state["troubles"]["election"].is_object()
+    })
+    .await;
+    pool.give_lease_to("n2_x");
+    pool.coordinator.off(&lease);
+    let state = hub.until("another hub leads", |state| state["leader"] == "n2_x").await;
+    assert_eq!(state["troubles"]["election"], Value::Null);
+}
+
 #[tokio::test]
 async fn what_the_coordinator_refuses_is_told_in_its_words() {
     let pool = Pool::start().await;
-    let refuse = |path: &str, message: &'static str| {
-        pool.coordinator.on(path, move |_| {
-            let status = json!({"kind": "Status", "status": "Failure", "code": 403, "message": message});
-            let json = "application/json".parse().unwrap();
-            let body = yurt_runtime::http::full(status.to_string());
-            std::future::ready(respond(StatusCode::FORBIDDEN, json, body))
-        });
-    };
-    refuse(&format!("{ELECTION_LEASES}/yurthub"), "no candidate of this pool");
-    refuse(NODE_LEASES, "no member of this pool");
+    refuse(
+        &pool,
+        &format!("{ELECTION_LEASES}/yurthub"),
+        "no candidate of this pool",
+    );
+    refuse(&pool, NODE_LEASES, "no member of this pool");
     let hub = pool.hub(NODE, &[]).await;
     let beat = format!(r#"{{"metadata":{{"name":"{NODE}"}},"spec":{{"holderIdentity":"{NODE}"}}}}"#);
     hub.kubelet()
@@ -417,4 +494,39 @@ async fn what_a_leader_was_refused_is_no_trouble_of_a_hub_that_does_not_lead() {
         state["hubState"] == "FollowerHub" && state["troubles"][FEED].is_null()
     })
     .await;
+}
+
+/// A watch that ends as it should is no loss, but its successor is refused.
+#[tokio::test]
+async fn leader_whose_next_watch_is_refused_reports_no_fresh_data() {
+    let pool = Pool::start().await;
+    let (over, at) = (CancellationToken::new(), pool.cloud.version());
+    let ends = over.clone();
+    pool.cloud.on(SERVICES, move |request| {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
+        let metadata = json!({"resourceVersion": at});
+        let list = json!({"apiVersion": "v1", "kind": "ServiceList", "metadata": metadata, "items": []});
+        let ends = ends.clone();
+        async move {
+            match is_watch {
+                false => answer_json(StatusCode::OK, list.to_string()),
+                true if ends.is_cancelled() => answer_json(StatusCode::SERVICE_UNAVAILABLE, "{}"),
+                true => {
+                    let end = stream::once(async move {
+                        ends.cancelled_owned().await;
+                        Ok::<_, Infallible>(Bytes::new())
+                    });
+                    respond(StatusCode::OK, APPLICATION_JSON, body_of(end))
+                }
+            }
+        }
+    });
+    let _hub = pool.leader("n1").await;
+    let is_fed = async |fresh: bool| {
+        let calls = pool.fed("services/events");
+        calls.last().filter(|call| call["fresh"] == fresh).map(|_| ())
+    };
+    eventually("the watch is open", async || is_fed(true).await).await;
+    over.cancel();
+    eventually("the data is reported as stale", async || is_fed(false).await).await;
 }

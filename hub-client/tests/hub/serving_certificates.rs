@@ -15,7 +15,7 @@ use yurt_runtime::{Clock, TaskGroup};
 use yurt_test_support::{TestDir, eventually};
 
 use super::cloud::Cloud;
-use super::harness::{NODE, NODE_USER};
+use super::harness::{HUB_OF_PODS, NODE, NODE_USER, TestHub};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Certificates of the test CA begin an hour ago, so with this validity the renewal is due at once.
@@ -167,4 +167,61 @@ async fn refused_request_is_shown_and_nothing_is_requested_for_unknown_addresses
     })
     .await;
     assert_eq!(node.user(), "");
+}
+
+#[tokio::test]
+async fn request_that_waits_for_approval_is_shown_while_pods_cannot_trust_the_port() {
+    let cloud = Cloud::start().await;
+    let node = Node::at(&cloud);
+    let _running = node.keep(Some("10.96.0.1")).drop_guard();
+    let shown = async |name: &str| {
+        eventually("the command must be shown", async || {
+            let why = node.failures.why("serving certificate for pods")?;
+            why.contains(&format!("kubectl certificate approve {name}"))
+                .then_some(())
+        })
+        .await;
+    };
+    let first = pending(&cloud).await;
+    shown(&first).await;
+    // The certificate is in the last tenth of its life when it is issued.
+    cloud.requests().approve(cloud.pki(), &first, NODE_USER, ALMOST_OVER);
+    let renewal = pending(&cloud).await;
+    shown(&renewal).await;
+    cloud.requests().approve(cloud.pki(), &renewal, NODE_USER, DAY);
+    eventually("nothing is wrong any more", async || {
+        let why = node.failures.why("serving certificate for pods");
+        why.is_none().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pods_are_led_to_no_certificate_of_the_hubs_own() {
+    let mut cloud = Cloud::start().await;
+    let metadata = json!({"namespace": "default", "name": "kubernetes"});
+    let raw = cloud.put(
+        "services",
+        json!({"metadata": metadata, "spec": {"clusterIP": "10.96.0.1"}}),
+    );
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let pem = hub.folder().path().join("root/pki/yurthub-server-current.pem");
+    let placed = std::fs::read(&pem).unwrap();
+    std::fs::remove_file(&pem).unwrap();
+    hub.restart().await;
+    hub.wait_until_complete().await;
+    let seen = async |hub: &TestHub| hub.kubelet().get("/api/v1/services").await.json()["items"][0].clone();
+    assert_eq!(seen(&hub).await, raw);
+    let why = hub.state().await["troubles"]["address for pods"]["why"].to_string();
+    for part in ["kube-apiserver", "trust", "pki/yurthub-server-current.pem"] {
+        assert!(why.contains(part), "{part} in {why}");
+    }
+    let filters = async |hub: &TestHub| hub.admin().get("/debug/filters").await.json();
+    assert_eq!(filters(&hub).await["podsTrustHub"], false);
+    std::fs::write(&pem, placed).unwrap();
+    // The certificate is in use without the cloud, too.
+    cloud.go_away().await;
+    hub.restart().await;
+    assert_eq!(seen(&hub).await["spec"]["clusterIP"], HUB_OF_PODS);
+    assert_eq!(filters(&hub).await["podsTrustHub"], true);
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
+use yurt_pool_protocol::pool_scope::SharedResource;
 use yurt_runtime::http::{json as answer_json, respond, stream as body_of};
 
 use super::client::Answer;
@@ -30,7 +31,11 @@ pub(super) fn widget(name: &str, size: u64) -> Value {
 
 /// Defines widgets at the cloud.
 pub(super) fn define_widgets(cloud: &Cloud) {
-    let widgets = widgets();
+    define(cloud, &widgets());
+}
+
+/// Makes discovery describe the resource `widgets`.
+pub(super) fn define(cloud: &Cloud, widgets: &SharedResource) {
     let document = json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "example.com/v1",
         "resources": [{

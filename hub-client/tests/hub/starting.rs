@@ -1,6 +1,9 @@
 //! Starts of the program itself that end at once: the right exit code, and one line on stderr if they fail.
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
+
+use yurt_test_support::TestDir;
 
 /// Program as tests build it: without feature `failpoints`, like a release build.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_yurthub");
@@ -24,6 +27,38 @@ fn build_without_failpoints_has_none_and_refuses_the_variable() {
         line.starts_with("yurthub: error: YURT_FAILPOINTS: this build has no failpoint") && line.lines().count() == 1,
         "{line}"
     );
+}
+
+/// The first process of a container ignores a signal that it does not handle. So it must be handled before a start that
+/// waits, here for a server.
+#[test]
+fn sigterm_ends_a_start_that_waits() {
+    let folder = TestDir::new();
+    let below = |flag: &str, name: &str| format!("--{flag}={}", folder.path().join(name).display());
+    let mut hub = Command::new(PROGRAM)
+        .args(["--node-name=n1", "--server-addr=https://127.0.0.1:1"])
+        .args([
+            "--join-token=abcdef.0123456789abcdef",
+            "--discovery-token-unsafe-skip-ca-verification",
+        ])
+        .args([
+            "--serve-port=0",
+            "--proxy-port=0",
+            "--proxy-secure-port=0",
+            "--enable-dummy-if=false",
+        ])
+        .args([below("root-dir", "root"), below("disk-cache-path", "cache")])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(hub.stderr.take().unwrap());
+    let waits = log
+        .by_ref()
+        .lines()
+        .any(|line| line.unwrap().contains("Failed to obtain the client certificate"));
+    let killed = Command::new("kill").arg(hub.id().to_string()).status().unwrap();
+    assert!(waits && killed.success());
+    assert_eq!(hub.wait().unwrap().code(), Some(0));
 }
 
 #[test]

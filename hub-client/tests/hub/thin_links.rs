@@ -138,8 +138,8 @@ async fn list_over_a_link_that_breaks_costs_little_more_than_its_size() {
     assert!(objects(&hub).await == put, "all of it, and nothing else");
     assert_eq!(first_pages(&cloud), 1, "never from the beginning");
     // A cut costs a page at most. A page is an eighth of what the hub estimates between two cuts, so a quarter if the
-    // estimate is twice too high. Before the first cut the link is unknown, which may cost all of one connection. Another
-    // quarter is for handshakes and probes, which grow with the time that a busy machine takes.
+    // estimate is twice too high. Before the first cut the link is unknown, which may cost all of one connection.
+    // Another quarter is for handshakes and probes, which grow with the time that a busy machine takes.
     let size: u64 = put.iter().map(|object| object.to_string().len() as u64).sum();
     let (sent, bound) = (link.sent(), size * 3 / 2 + cut_after);
     assert!(sent <= bound, "{sent} bytes for {size}, at most {bound}");

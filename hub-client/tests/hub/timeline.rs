@@ -154,7 +154,8 @@ fn write_both_again(cloud: &Cloud) {
     cloud.put("services", service("kept", 3));
 }
 
-/// Everything that the proof checks was written again with numbers above ours; the server still has its state at our `C`.
+/// Everything that the proof checks was written again with numbers above ours; the server still has its state at our
+/// `C`.
 #[tokio::test]
 async fn restored_cloud_that_wrote_everything_again_is_noticed_by_its_past() {
     let mut cloud = Cloud::start().await;
@@ -188,8 +189,8 @@ async fn restored_cloud_that_was_away_for_a_moment_is_asked_for_its_past() {
     assert_eq!(listed.names(), ["kept", "web"]);
 }
 
-/// The hub turns to the cloud twice, over the connection of its probes. The first proof covers its replicas, so the second
-/// one reads nothing of the past.
+/// The hub turns to the cloud twice, over the connection of its probes. The first proof covers its replicas, so the
+/// second one reads nothing of the past.
 #[tokio::test]
 async fn past_is_not_asked_for_over_a_connection_as_old_as_the_last_proof() {
     let mut pool = Pool::start_fed().await;
@@ -513,8 +514,8 @@ async fn what_the_coordinator_says_of_the_lost_history_does_not_count_in_the_new
         at.put("services", service("late", 91));
     }
     let old: u64 = pool.coordinator.version().parse().unwrap();
-    // The coordinator reports its position once more while the hub requests a watch of the cloud. The watch waits for the
-    // effect.
+    // The coordinator reports its position once more while the hub requests a watch of the cloud. The watch waits for
+    // the effect.
     let (say, has_ended) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
     let (said, ended) = (say.clone(), has_ended.clone());
     pool.coordinator.on(SERVICES, move |request| {

@@ -14,6 +14,9 @@ use super::cloud::Cloud;
 use super::harness::{NODE_USER, TestHub};
 
 const EXEC: &str = "/api/v1/namespaces/shop/pods/web/exec";
+const SERVICES: &str = "/api/v1/services";
+/// A selection that the kubelet caches.
+const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
 /// Headers of a client's upgrade request.
 const ASK: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
@@ -41,8 +44,12 @@ async fn read_until(connection: &mut TcpStream, end: &str) -> String {
 
 /// Accepts upgrades, sends a greeting, and returns everything in capitals.
 fn shout_back(cloud: &Cloud) {
+    shout_back_at(cloud, EXEC);
+}
+
+fn shout_back_at(cloud: &Cloud, path: &str) {
     let tasks = cloud.tasks();
-    cloud.on(EXEC, move |mut request| {
+    cloud.on(path, move |mut request| {
         let upgrade = hyper::upgrade::on(&mut request);
         tasks.spawn("shout-back", async move {
             let Ok(upgraded) = upgrade.await else { return };
@@ -168,6 +175,49 @@ async fn refused_upgrade_streams_its_answer() {
     let head = read_until(&mut connection, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
     read_until(&mut connection, "0\r\n\r\n").await;
+}
+
+/// Sends a watch over WebSocket, and returns the status of its answer.
+async fn watched_over_websocket(hub: &TestHub, agent: &str, path: &str) -> String {
+    let mut connection = hub.connect().await;
+    let head = format!(
+        "GET {path}?watch=1 HTTP/1.1\r\nHost: localhost\r\nUser-Agent: {agent}\r\nConnection: Upgrade\r\n\
+         Upgrade: websocket\r\n\r\n"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    let head = read_until(&mut connection, "\r\n\r\n").await;
+    head["HTTP/1.1 ".len()..][..3].to_owned()
+}
+
+#[tokio::test]
+async fn watch_over_websocket_passes_to_the_cloud_if_it_needs_no_filter() {
+    let mut cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(MAPS).await.expect(200);
+    hub.until("the selection", |state| {
+        state["cache"]["selections"][MAPS]["complete"] == true
+    })
+    .await;
+    for path in [SERVICES, MAPS] {
+        shout_back_at(&cloud, path);
+    }
+    let each = [
+        ("flanneld/v1", SERVICES),
+        ("kubelet/v1", MAPS),
+        ("kubelet/v1", SERVICES),
+    ];
+    for ((agent, path), code) in each.iter().zip(["101", "101", "200"]) {
+        assert_eq!(watched_over_websocket(&hub, agent, path).await, code, "{agent}: {path}");
+    }
+    cloud.go_away().await;
+    hub.until("the loss", |state| state["cloudReachable"] == false).await;
+    for (agent, path) in each {
+        assert_eq!(
+            watched_over_websocket(&hub, agent, path).await,
+            "200",
+            "{agent}: {path}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -90,7 +90,8 @@ impl Informer {
         }
     }
 
-    /// Reads until the objects are exactly those of a fresh list, which has this content. Watches again if a stream ends.
+    /// Reads until the objects are exactly those of a fresh list, which has this content. Watches again if a stream
+    /// ends.
     async fn settle(&mut self, hub: &TestHub, watch: &mut Watch, expected: &[(&str, &str)]) {
         let reading = async {
             while !self.has(expected) || self.known != self.fresh(hub).await {

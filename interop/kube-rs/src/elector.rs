@@ -1,5 +1,5 @@
-//! Candidate for the pool's lease with the crate kube-leader-election. It tries to acquire the lease repeatedly and prints
-//! each outcome on a line: `leads HOLDER` with the holder of the response, `waits`, or `refused WHY`.
+//! Candidate for the pool's lease with the crate kube-leader-election. It tries to acquire the lease repeatedly and
+//! prints each outcome on a line: `leads HOLDER` with the holder of the response, `waits`, or `refused WHY`.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Test of kube-rs's watcher, with lists and with streaming lists: it receives every change once and in order, and resumes
-//! after the end of its stream. On success it prints `all held`. With the arguments `elector HOLDER` it is a candidate for
-//! a lease instead.
+//! Test of kube-rs's watcher, with lists and with streaming lists: it receives every change once and in order, and
+//! resumes after the end of its stream. On success it prints `all held`. With the arguments `elector HOLDER` it is a
+//! candidate for a lease instead.
 
 mod elector;
 
@@ -73,7 +73,8 @@ fn serde_json_patch(value: &str) -> ConfigMap {
     }
 }
 
-/// Applies events until the held objects are as wanted. An error of the watcher is a failure: nothing here may cause one.
+/// Applies events until the held objects are as wanted. An error of the watcher is a failure: nothing here may cause
+/// one.
 async fn until(
     events: &mut (impl Stream<Item = watcher::Result<Event<ConfigMap>>> + Unpin),
     held: &mut BTreeMap<String, String>,

@@ -74,7 +74,8 @@ impl Direction {
     pub fn outcome(&mut self, conditions: &LinkConditions, now: Duration, bytes: usize) -> PacketOutcome {
         let mut random = fastrand::Rng::with_seed(self.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.number += 1;
-        // All numbers are drawn for every packet: a change of the conditions does not change the numbers of later packets.
+        // All numbers are drawn for every packet: a change of the conditions does not change the numbers of later
+        // packets.
         let mut falls = |share: u16| random.u16(..PER_MILLE) < share;
         let (lost, doubled) = (falls(conditions.lost), falls(conditions.doubled));
         let (overtaken, is_damaged) = (falls(conditions.overtaken), falls(conditions.damaged));

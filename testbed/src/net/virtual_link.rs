@@ -1,4 +1,5 @@
-//! A virtual link between two namespaces: packets read at one end are written at the other according to the outcome of each.
+//! A virtual link between two namespaces: packets read at one end are written at the other according to the outcome of
+//! each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

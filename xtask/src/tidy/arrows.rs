@@ -1,8 +1,8 @@
 //! The dependencies between our crates are the ones in the table, and every crate has a row.
 //!
 //! `apimachinery ← codec ← {collection ← pool-protocol, runtime} ← storage ← {coordinator, hub-client}`, with
-//! `apiextensions` and `patch` between `codec` and the coordinator. The programs never import each other, they communicate
-//! over HTTP only. A new row or arrow is a decision about the architecture: it needs an ADR.
+//! `apiextensions` and `patch` between `codec` and the coordinator. The programs never import each other, they
+//! communicate over HTTP only. A new row or arrow is a decision about the architecture: it needs an ADR.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -128,7 +128,8 @@ const TABLE: &[Row] = &[
         tests_may_use: &[],
     },
     Row {
-        // A pool of real programs. It starts them and links none of them. Its faulty disk is a fixture of other tests, too.
+        // A pool of real programs. It starts them and links none of them. Its faulty disk is a fixture of other tests,
+        // too.
         package: "yurt-testbed",
         may_use: &[
             "yurt-apimachinery",

@@ -1,4 +1,5 @@
-//! A file has at most 600 lines without its tests; the exceptions are in a list that may only shrink.
+//! A file has at most 600 lines without its tests; the exceptions are in a list that may only shrink. A comment has at
+//! most 120 columns.
 //!
 //! clippy checks functions (at most 70 lines), see `clippy.toml`.
 
@@ -13,6 +14,9 @@ use crate::rust_text;
 /// Most lines of a file that are not tests.
 const LINES_MAX: usize = 600;
 
+/// Widest comment, in columns. rustfmt wraps code at this width, and no comments.
+const COLUMNS_MAX: usize = 120;
+
 /// Exceptions, one per line: `path lines`. The number is exact, so a file that shrinks reduces its exception.
 const RATCHET: &str = "xtask/length-ratchet.txt";
 
@@ -20,6 +24,7 @@ pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
     let mut allowed = exceptions(subject.tree.text(RATCHET).unwrap_or_default());
     let mut found = Vec::new();
     for (path, text) in subject.tree.with_extension("rs") {
+        found.extend(wide_comments(path, text));
         let lines = if is_test_file(path) {
             0
         } else {
@@ -57,6 +62,31 @@ pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
             .map(|path| Violation::new(RATCHET, format!("{path} is gone; delete its line"))),
     );
     Ok(found)
+}
+
+/// The lines of prose in comments that are wider than [`COLUMNS_MAX`]. Code, drawings, tables and single words, as of a
+/// link, cannot be wrapped.
+fn wide_comments(path: &str, text: &str) -> Vec<Violation> {
+    let mut is_code = false;
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        let Some(comment) = trimmed.strip_prefix("//") else {
+            is_code = false;
+            continue;
+        };
+        let prose = comment.trim_start_matches(['/', '!']).trim_start();
+        is_code ^= prose.starts_with("```");
+        let can_wrap = !is_code && !prose.starts_with('|') && prose.contains(' ');
+        if can_wrap && line.chars().count() > COLUMNS_MAX {
+            let place = format!("{path}:{}", number + 1);
+            found.push(Violation::new(
+                place,
+                format!("a comment over {COLUMNS_MAX} columns; wrap it"),
+            ));
+        }
+    }
+    found
 }
 
 /// The ratchet file: blank lines and `#` comments are skipped; a line without a number allows nothing.
@@ -121,6 +151,23 @@ mod tests {
         ]);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("a.rs: 601 lines"), "{found:?}");
+    }
+
+    #[test]
+    fn a_comment_has_a_widest_line() {
+        let words = "a ".repeat(COLUMNS_MAX / 2);
+        let lines = [
+            format!("let a = \"{words}\"; // x"),
+            format!("//! {}b", "a ".repeat((COLUMNS_MAX - 5) / 2)),
+            format!("/// <https://{}>", "a".repeat(COLUMNS_MAX)),
+            format!("/// | {words} |"),
+            "/// ```".to_owned(),
+            format!("/// {words}"),
+            "/// ```".to_owned(),
+            format!("/// {words}"),
+        ];
+        let found = problems(&[("a.rs", &lines.join("\n"))]);
+        assert_eq!(found, ["a.rs:8: a comment over 120 columns; wrap it"]);
     }
 
     #[test]

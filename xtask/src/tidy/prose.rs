@@ -1,7 +1,7 @@
 //! Wording of comments and documents: each area has a number of offences that it may only lower.
 //!
-//! Pure. The rules are three of `docs/STYLE.md` that a machine can count. Comments are lines that begin with `//`; a doc
-//! paragraph is a run of `///` or `//!` lines. Code spans and code blocks are not prose.
+//! Pure. The rules are three of `docs/STYLE.md` that a machine can count. Comments are lines that begin with `//`; a
+//! doc paragraph is a run of `///` or `//!` lines. Code spans and code blocks are not prose.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +123,8 @@ fn is_prose(path: &str) -> bool {
     (path.ends_with(".rs") || path.ends_with(".md")) && !path.split('/').any(|part| part == "testdata")
 }
 
-/// Area of a file: the crate, or the top folder; `.` for the root. Each decision record of `docs/adr` belongs to `docs`.
+/// Area of a file: the crate, or the top folder; `.` for the root. Each decision record of `docs/adr` belongs to
+/// `docs`.
 fn area_of(path: &str) -> &str {
     let mut slashes = path.match_indices('/').map(|(at, _)| at);
     let Some(first) = slashes.next() else { return "." };

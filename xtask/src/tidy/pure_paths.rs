@@ -16,6 +16,7 @@ const PURE: &[&str] = &[
     "crates/patch/src/",
     "crates/pool-protocol/src/",
     "coordinator/src/forgery/reports",
+    "hub-client/src/cache/limits",
     "hub-client/src/cache/references",
     "hub-client/src/filter",
     "hub-client/src/identity/csr",

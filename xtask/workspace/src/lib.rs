@@ -1,7 +1,7 @@
 //! The workspace as its commands use it: location, metadata, builds, outside commands.
 //!
-//! Shared by `xtask`, `testbed`, `benchmarks` and `chaos-tests/pool`. It compiles in seconds, because `cargo xtask tidy`
-//! waits for it.
+//! Shared by `xtask`, `testbed`, `benchmarks` and `chaos-tests/pool`. It compiles in seconds, because
+//! `cargo xtask tidy` waits for it.
 //!
 //! Reading order: [`command`] (runs one outside command), [`programs`] (builds), [`Stopwatch`].
 #![allow(clippy::print_stdout, reason = "the commands print what they run")]

@@ -39,8 +39,8 @@ pub(super) struct Recorded {
 
 /// Lengths of watches, in seconds: one client stays, one resumes all the time. A watch ends with a bookmark.
 const WATCHES: [u32; 2] = [WATCH_SECONDS, 3];
-/// Longest time until a client's last event is a bookmark. A view repeats its objects up to a minute after the start of its
-/// hub, under the position of the cloud's next bookmark (10 s); a bookmark follows within another minute.
+/// Longest time until a client's last event is a bookmark. A view repeats its objects up to a minute after the start of
+/// its hub, under the position of the cloud's next bookmark (10 s); a bookmark follows within another minute.
 const BOOKMARKS: Duration = Duration::from_secs(60 + 10 + 60 + 10);
 
 /// Starts a client of each of these collections at the cloud itself, and waits until they watch.
@@ -134,8 +134,8 @@ pub(super) async fn last_bookmarks(clients: impl Iterator<Item = &Recorded>) -> 
     Ok(())
 }
 
-/// Checks every client's history against the histories of the reference clients. A demo cloud never makes one of them list again;
-/// kube-apiserver does after a restart, and changes it missed then are not checked.
+/// Checks every client's history against the histories of the reference clients. A demo cloud never makes one of them
+/// list again; kube-apiserver does after a restart, and changes it missed then are not checked.
 pub(super) fn verdict(reference_clients: &[Recorded], clients: &[Recorded], is_ours: bool) -> CheckResult {
     let mut verdict = CheckResult::default();
     for client in clients {

@@ -1,5 +1,5 @@
-//! The faults of a run with real processes: the catalogue, and their targets. Pure; [`fault_steps`] has the steps of each,
-//! and its end.
+//! The faults of a run with real processes: the catalogue, and their targets. Pure; [`fault_steps`] has the steps of
+//! each, and its end.
 
 mod fault_steps;
 

@@ -1,7 +1,8 @@
 //! Lists that a client with kube-proxy's filters must hold, computed from the cloud's objects.
 //!
-//! The rules are written once more here, for the objects of the sample and the traffic: a LoadBalancer Service is hidden,
-//! and the slices of a Service with topology `openyurt.io/nodepool` have the endpoints on nodes of the pool alone.
+//! The rules are written once more here, for the objects of the sample and the traffic: a LoadBalancer Service is
+//! hidden, and the slices of a Service with topology `openyurt.io/nodepool` have the endpoints on nodes of the pool
+//! alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 

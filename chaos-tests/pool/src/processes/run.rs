@@ -197,7 +197,8 @@ async fn play(
     Ok(rest)
 }
 
-/// Lets a leader forge, if the plan says so and the pool came to rest. Returns true if it did; its failures go to `rest`.
+/// Lets a leader forge, if the plan says so and the pool came to rest. Returns true if it did; its failures go to
+/// `rest`.
 async fn forge(environment: &mut Environment, plan: &Plan, clients: &[Recorded], rest: &mut Result<Duration>) -> bool {
     let forges = rest.is_ok() && plan.kinds.contains(&Fault::ForgingLeader) && plan.store == Store::Files;
     if !forges {

@@ -1,7 +1,7 @@
 //! Aggregated ClusterRoles: collects their rules from other roles.
 //!
-//! In kube-apiserver's control plane a controller writes these rules into the roles; here they are computed whenever the
-//! files are read.
+//! In kube-apiserver's control plane a controller writes these rules into the roles; here they are computed whenever
+//! the files are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,8 @@
 //! The bootstrap roles and bindings of every Kubernetes control plane, limited to kinds served here.
 //!
-//! Taken from kube-apiserver 1.36: `system:*` roles, and the user-facing `admin`, `edit` and `view`, to which an operator's roles add by
-//! their labels. Rights on kinds that are not served are left out, which can only deny more. The roles of single controllers are left
-//! out: no such controller runs with this server.
+//! Taken from kube-apiserver 1.36: `system:*` roles, and the user-facing `admin`, `edit` and `view`, to which an
+//! operator's roles add by their labels. Rights on kinds that are not served are left out, which can only deny more.
+//! The roles of single controllers are left out: no such controller runs with this server.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use yurt_apimachinery::LabelSelector;
 
 use super::{Binding, Policy, PolicyRule, Role, RoleRef, Subject, Who};
 
-/// Verbs, API groups (`core` for the empty one) and resources (`resource=name` for one object), separated by spaces. Without
-/// API groups, the last part is paths.
+/// Verbs, API groups (`core` for the empty one) and resources (`resource=name` for one object), separated by spaces.
+/// Without API groups, the last part is paths.
 type Rule = (&'static str, &'static str, &'static str);
 
 /// Key of the label that aggregates a ClusterRole's rules to `admin`, `edit` or `view`.
@@ -234,8 +234,8 @@ pub(crate) fn policy() -> Policy {
     policy.aggregated()
 }
 
-/// Adds a user-facing role with the rules of all roles that have its label. One of these holds its initial rules; the role's own label
-/// adds all of them to the next `larger` one.
+/// Adds a user-facing role with the rules of all roles that have its label. One of these holds its initial rules; the
+/// role's own label adds all of them to the next `larger` one.
 fn add_aggregated(policy: &mut Policy, name: &str, rules: &[Rule], larger: Option<&str>) {
     let label = |name: &str| (format!("{AGGREGATE_TO}{name}"), "true");
     let (key, value) = label(name);

@@ -1,5 +1,5 @@
-//! Types of a group's kinds as OpenAPI 3 schemas, made from the table of types. Custom resources have the schema of their
-//! manifest; without one they are objects of any shape.
+//! Types of a group's kinds as OpenAPI 3 schemas, made from the table of types. Custom resources have the schema of
+//! their manifest; without one they are objects of any shape.
 
 use serde_json::{Map, Value, json};
 use yurt_codec::schema::{self, ApplyRule, Field, FieldType, Message};

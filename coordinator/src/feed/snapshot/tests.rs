@@ -9,6 +9,7 @@ use yurt_runtime::{Clock, FakeClock, TaskGroup};
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, FileBackend, LockedFile};
+use yurt_storage::kinds::Kinds;
 use yurt_storage::{Action, Embedded, Expect, Replicas, SharedCollection, StorageError};
 
 use futures_util::FutureExt as _;
@@ -97,6 +98,21 @@ impl Sink for Nobody {
     }
 
     fn committed(&self, _: ResourceVersion, _: &[Committed]) {}
+
+    fn reloaded(&self, _: Loaded) {}
+}
+
+/// Breaks the disk after each commit.
+struct Breaking(Arc<Faulty>);
+
+impl Sink for Breaking {
+    fn load(&self, _: Loaded) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn committed(&self, _: ResourceVersion, _: &[Committed]) {
+        self.0.fails.store(true, Ordering::Relaxed);
+    }
 
     fn reloaded(&self, _: Loaded) {}
 }
@@ -554,4 +570,63 @@ async fn void_that_waited_brings_no_removed_collection_back() {
     drop(call);
     assert_eq!(void.await.unwrap_err().code(), 404);
     assert!(feed.collections.named("services").is_none());
+}
+
+/// The record of the void is stored, the data of the former leader is not deleted.
+#[tokio::test]
+async fn collection_whose_void_failed_is_served_once_it_is_fed_again() {
+    let disk = FaultyDisk::new();
+    let (feed, collection) = feed_on(&disk.disk);
+    feed.storage
+        .attach(Arc::new(Breaking(disk.medium.clone())))
+        .await
+        .unwrap();
+    feed_list(&feed, 0).await.unwrap();
+    feed.void("services", || ()).await.unwrap_err();
+    disk.recover();
+    feed_list(&feed, 9_000_000).await.unwrap();
+    let fed = feed.collections.named("services").unwrap();
+    assert!(fed.is_served() && Arc::ptr_eq(&fed, &collection));
+}
+
+#[tokio::test]
+async fn members_whose_void_failed_are_void_after_its_repetition() {
+    let disk = FaultyDisk::new();
+    let (feed, _) = feed_on(&disk.disk);
+    feed_list(&feed, 0).await.unwrap();
+    let members = feed.replicas.add(members::COLLECTION, members::kind()).await.unwrap();
+    let list = |held: &mut Collection| held.restart(0, Vec::new(), ResourceVersion(7));
+    members.collection().update(list);
+    feed.replicas.persist(None).await.unwrap();
+    feed.collections.insert(PoolCollection::new(members));
+    disk.fail();
+    for _ in 0..2 {
+        feed.void(members::COLLECTION, || ()).await.unwrap_err();
+    }
+    disk.recover();
+    feed.void(members::COLLECTION, || ()).await.unwrap();
+    let members = feed.collections.named(members::COLLECTION).unwrap();
+    assert!(!members.is_served() && members.objects().read(|held| !held.is_complete()));
+}
+
+#[tokio::test]
+async fn resource_whose_sharing_the_store_did_not_let_begin_or_end_is_tried_again() {
+    let disk = FaultyDisk::new();
+    let (feed, _) = feed_on(&disk.disk);
+    let widgets = json!([{
+        "group": "example.com", "version": "v1", "resource": "widgets", "singular": "widget",
+        "kind": "Widget", "listKind": "WidgetList", "namespaced": true,
+    }]);
+    let kinds = Kinds::default();
+    let is_shared = || feed.collections.named("widgets.example.com").is_some();
+    for (generation, told, is_wanted) in [(1, widgets, true), (2, json!([]), false)] {
+        feed.scope.published(Some(told.to_string().as_bytes()));
+        disk.fail();
+        assert!(feed_list(&feed, generation).await.is_err());
+        assert!(feed.follow_scope(&kinds, || ()).await.is_err());
+        assert_eq!(is_shared(), !is_wanted);
+        disk.recover();
+        assert_eq!(feed.follow_scope(&kinds, || ()).await, Ok(()));
+        assert_eq!(is_shared(), is_wanted);
+    }
 }

@@ -45,7 +45,7 @@ impl Pool {
     /// Number of members that have to report before the collection is confirmed.
     fn needed(mut self) -> Option<usize> {
         let nodes: Vec<String> = self.members.iter().skip(1).cloned().collect();
-        let confirms = |node: &String| matches!(self.accuse(node, LATE), Ok(ReportDecision::Confirmed(_)));
+        let confirms = |node: &String| matches!(self.accuse(node, LATE), Ok(ReportDecision::Confirmed { .. }));
         nodes.iter().position(confirms).map(|place| place + 1)
     }
 }
@@ -84,9 +84,54 @@ fn confirmed_report_names_all_accusers_and_ends() {
         Ok(ReportDecision::Open),
         "one member counts once"
     );
-    let confirmed = ["n1", "n2"].map(|node| (node.to_owned(), finding())).to_vec();
-    assert_eq!(pool.accuse("n2", LATE), Ok(ReportDecision::Confirmed(confirmed)));
+    let confirmed = ReportDecision::Confirmed {
+        findings: ["n1", "n2"].map(|node| (node.to_owned(), finding())).to_vec(),
+        is_first: true,
+    };
+    assert_eq!(pool.accuse("n2", LATE), Ok(confirmed));
+    pool.reports.end("services");
     assert_eq!(pool.reports.open(at(LATE)).count(), 0);
+    assert_eq!(pool.accuse("n2", LATE), Ok(ReportDecision::Open));
+}
+
+#[test]
+fn confirmed_reports_stay_until_the_collection_is_voided() {
+    let mut pool = Pool::of(3);
+    pool.accuse("n1", LATE).unwrap();
+    for expected in [true, false] {
+        let Ok(ReportDecision::Confirmed { findings, is_first }) = pool.accuse("n2", LATE) else {
+            panic!("two of two voters reported it")
+        };
+        assert_eq!((findings.len(), is_first), (2, expected), "it is one forgery");
+        assert_eq!(pool.accuse("n1", LATE), Ok(ReportDecision::Open), "it is being voided");
+        // The disk was full.
+        pool.reports.keep("services", finding().generation);
+        assert_eq!(pool.reports.open(at(LATE)).count(), 2);
+    }
+    let later = LATE + OPEN_FOR.as_secs();
+    assert_eq!(
+        pool.accuse("n1", later),
+        Ok(ReportDecision::Open),
+        "n1 was right, so it need not wait"
+    );
+}
+
+#[test]
+fn reports_of_void_data_count_no_longer_although_the_void_failed() {
+    let mut pool = Pool::of(4);
+    pool.accuse("n1", LATE).unwrap();
+    pool.accuse("n2", LATE).unwrap();
+    // The record of the void was stored, and the link to the store broke.
+    pool.reports.keep("services", finding().generation + 1);
+    let later = Finding {
+        generation: finding().generation + 1,
+        ..finding()
+    };
+    assert_eq!(
+        pool.vote("n3", Vote::Forged(later), LATE),
+        Ok(ReportDecision::Open),
+        "one vote about what was fed since"
+    );
 }
 
 #[test]
@@ -105,8 +150,9 @@ fn findings_about_other_objects_of_the_collection_count_together() {
     assert_eq!(pool.vote("n2", Vote::Forged(elsewhere), LATE), Ok(ReportDecision::Open));
     assert!(matches!(
         pool.vote("n2", Vote::Forged(other), LATE),
-        Ok(ReportDecision::Confirmed(_))
+        Ok(ReportDecision::Confirmed { .. })
     ));
+    pool.reports.end("services");
     let open: Vec<_> = pool.reports.open(at(LATE)).collect();
     assert_eq!(open.len(), 1, "that of the other collection: {open:?}");
 }
@@ -206,7 +252,7 @@ fn members_that_are_away_do_not_count_once_the_coordinator_ran_for_a_while() {
     pool.accuse("n1", LATE + away).unwrap();
     let decided = pool.accuse("n2", LATE + away);
     assert!(
-        matches!(decided, Ok(ReportDecision::Confirmed(_))),
+        matches!(decided, Ok(ReportDecision::Confirmed { .. })),
         "two of three: {decided:?}"
     );
 
@@ -221,7 +267,7 @@ fn members_that_are_away_do_not_count_once_the_coordinator_ran_for_a_while() {
     pool.accuse("n1", LATE + away).unwrap();
     let decided = pool.accuse("n2", LATE + away);
     assert!(
-        matches!(decided, Ok(ReportDecision::Confirmed(_))),
+        matches!(decided, Ok(ReportDecision::Confirmed { .. })),
         "these two are there: {decided:?}"
     );
 }

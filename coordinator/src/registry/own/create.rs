@@ -17,10 +17,10 @@ const NAMESPACE_READS_MAX: usize = 8;
 // === impl OwnStore ===
 
 impl OwnStore {
-    /// Creates an object; `None` if one with its key exists already. `read_namespace` reads the namespace that the object
-    /// requires, if it requires one, and refuses one that is being deleted. The namespace must still be in the state that was
-    /// read when the object is committed, else it is read again. So no object is created in a namespace after the deletion of
-    /// the namespace has begun, also if another coordinator deletes it.
+    /// Creates an object; `None` if one with its key exists already. `read_namespace` reads the namespace that the
+    /// object requires, if it requires one, and refuses one that is being deleted. The namespace must still be in the
+    /// state that was read when the object is committed, else it is read again. So no object is created in a namespace
+    /// after the deletion of the namespace has begun, also if another coordinator deletes it.
     ///
     /// # Errors
     /// The error to return: also those of `read_namespace`, and 429 if the namespace changes too often.

@@ -12,8 +12,8 @@ use super::{Resource, without_version};
 /// The present state of an object.
 pub(crate) struct Current {
     object: Object,
-    /// Schema of a custom resource, for a writer of its stored version, or of one with the same schema: another version may
-    /// know fewer fields.
+    /// Schema of a custom resource, for a writer of its stored version, or of one with the same schema: another version
+    /// may know fewer fields.
     schema: Option<Arc<Structural>>,
     stored: OnceLock<Value>,
 }
@@ -30,8 +30,8 @@ impl Current {
         }
     }
 
-    /// The object as a value, as it would be stored now: without resourceVersion, and in the shape of the present schema.
-    /// So a change of the schema alone is no change of the object.
+    /// The object as a value, as it would be stored now: without resourceVersion, and in the shape of the present
+    /// schema. So a change of the schema alone is no change of the object.
     pub(crate) fn stored(&self) -> &Value {
         self.stored.get_or_init(|| {
             let mut value = without_version(&self.object);

@@ -25,8 +25,9 @@ impl OwnStore {
         write: Write<'_>,
         intent: &Intent,
     ) -> Result<Option<ResourceVersion>, Failure> {
-        let _turn = self.guard_turn.lock().await;
         let key = write.key.as_str();
+        let lease_write = self.lease_turns.begin(key);
+        let _turn = lease_write.turn().await;
         let (before, duration) = lease_objects::standing(write.old);
         let (after, _) = lease_objects::standing(write.new);
         let members = self.electorate(key);
@@ -42,6 +43,7 @@ impl OwnStore {
             holder: write.new.map(|_| after.as_str()),
         };
         self.judge(write.resource, write.key, (&before, duration), attempt, &intent.caller)?;
+        self.count(&write, intent).map_err(Failure::Status)?;
         if intent.dry_run {
             return Ok(None);
         }
@@ -172,4 +174,60 @@ fn check_numbers(write: &Write<'_>, caller: &Caller) -> Result<(), Status> {
         let kind = write.resource.kind.group_kind();
         Err(Status::invalid(&kind, write.key.name(), &fault.into()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::FutureExt as _;
+    use yurt_apimachinery::ResourceVersion;
+
+    use crate::lease_objects::RESOURCE;
+    use crate::registry::Registry;
+    use crate::registry::own::fake_storage::FakeStorage;
+    use crate::registry::own::{self, Intent, OwnStore};
+
+    /// Own objects over a store that does not finish writes of lease `slow`. Counts the writes.
+    fn over_slow_store() -> (OwnStore, Registry, Arc<AtomicUsize>) {
+        let writes = Arc::new(AtomicUsize::new(0));
+        let counted = writes.clone();
+        let storage = FakeStorage {
+            write: Box::new(move |ops| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                match ops[0].key.ends_with("/slow") {
+                    true => Box::pin(std::future::pending()),
+                    false => Box::pin(std::future::ready(Ok(ResourceVersion(1)))),
+                }
+            }),
+            caught_up: Box::new(|| Ok(ResourceVersion(1))),
+        };
+        let (own, registry) = storage.open();
+        (own, registry, writes)
+    }
+
+    #[test]
+    fn lease_write_waits_for_earlier_ones_of_the_same_lease_alone() {
+        let (own, registry, writes) = over_slow_store();
+        let leases = registry.find(RESOURCE.0, RESOURCE.1).expect("a built-in kind");
+        let create = async |name: &str| {
+            let lease = serde_json::json!({"metadata": {"namespace": "kube-system", "name": name, "uid": "u"}});
+            let lease = own::object(lease, leases).expect("a lease");
+            let in_none = || std::future::ready(Ok(None));
+            own.create(leases, &lease, &Intent::of_coordinator(), in_none).await
+        };
+        {
+            let (mut first, mut second) = (Box::pin(create("slow")), Box::pin(create("slow")));
+            assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+            assert_eq!(
+                writes.load(Ordering::SeqCst),
+                1,
+                "the guard judges the second one after the first one"
+            );
+            let other = create("other").now_or_never();
+            assert!(matches!(other, Some(Ok(Some(_)))), "{other:?}");
+        }
+        assert!(own.lease_turns.is_empty(), "nothing is kept of abandoned writes");
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use yurt_apimachinery::Status;
 use yurt_collection::Collection;
 use yurt_pool_protocol::guard::Caller;
-use yurt_storage::Cacher;
+use yurt_storage::{Action, Cacher, Durability};
 
 use super::shares::{self, Counted, Shares};
 use super::{Intent, OwnStore, Write};
@@ -43,7 +43,7 @@ impl OwnStore {
     /// Checks that there is room for a write. Concurrent writes may pass together.
     ///
     /// # Errors
-    /// 403 when all own objects would exceed the limit; 413, 422 or 429 for a node.
+    /// 403 when all own objects would exceed the limit; 413 or 422 for a node.
     pub(super) fn require_room(&self, write: &Write<'_>, intent: &Intent) -> Result<(), Status> {
         let (Some(room), Some(new)) = (&self.room, write.new) else {
             return Ok(());
@@ -67,19 +67,34 @@ impl OwnStore {
                 return Err(Status::forbidden_because(&resource, write.key.name(), &why));
             }
         }
+        Ok(())
+    }
+
+    /// Counts a write of a node, unless it is a renewal of a lease. A write that the guard refuses is not counted:
+    /// candidates try for a lease until it is free.
+    ///
+    /// # Errors
+    /// 429 when the node writes too much.
+    pub(super) fn count(&self, write: &Write<'_>, intent: &Intent) -> Result<(), Status> {
+        let (Some(room), Some(new)) = (&self.room, write.new) else {
+            return Ok(());
+        };
+        let is_of_node = matches!(intent.caller, Caller::Node(_)) && shares::is_shared_out(&write.resource.name);
         if !is_of_node || intent.dry_run {
+            return Ok(());
+        }
+        let is_lease = write.resource.name == lease_objects::COLLECTION;
+        let is_new = write.old.is_none();
+        if is_lease && !is_new && matches!(write.action, Action::Put(_, Durability::Volatile)) {
             return Ok(());
         }
         let counted = Counted {
             user: &intent.author.user,
             namespace: write.key.namespace().unwrap_or_default(),
             is_event: !is_lease,
-            is_new: write.old.is_none(),
-            bytes: after,
+            is_new,
+            bytes: new.size(),
         };
-        if is_lease && !counted.is_new {
-            return Ok(());
-        }
         room.shares.take(counted, self.clock.boot()).map_err(|seconds| {
             let resource = write.resource.kind.group_resource();
             let why =

@@ -1,7 +1,7 @@
 //! Limits on the events and leases that nodes write: size, rate, and bytes during the life of an event.
 //!
-//! [`Shares`] is pure but for its lock: its counters fill with every write and drain with time. During the life of an event a
-//! node writes at most twice its share. No record of the writer of a stored event is therefore needed.
+//! [`Shares`] is pure but for its lock: its counters fill with every write and drain with time. During the life of an
+//! event a node writes at most twice its share. No record of the writer of a stored event is therefore needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::lease_objects;
 pub(crate) const EVENTS: &str = "events";
 /// Maximum bytes of the message of an event that a node writes.
 pub(crate) const NODE_MESSAGE_BYTES_MAX: usize = 1 << 10;
-/// Burst of events, and as many leases, that one node may create; one more per second.
-pub(crate) const CREATES_AT_ONCE: usize = 50;
+/// Burst of events that one node may create, and of its writes of leases other than renewals; one more per second.
+pub(crate) const WRITES_AT_ONCE: usize = 50;
 /// Divisor of the limit of own bytes: share of the events of one node.
 const USER_SHARE: usize = 16;
 /// Divisor of the limit of own bytes: share of the events that nodes write into one namespace.
@@ -44,7 +44,7 @@ pub(crate) struct Shares {
 enum What {
     /// Creates of events by a user.
     Events,
-    /// Creates of leases by a user.
+    /// Writes of leases by a user that wait for the disk: creates, and updates that are no renewals.
     Leases,
     /// Bytes of events by a user.
     UserBytes,
@@ -68,7 +68,7 @@ struct Charge<'a> {
     drains: Duration,
 }
 
-/// Facts of a write that are counted.
+/// Facts of a write that are counted. Renewals of leases are not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted<'a> {
     /// User of the write.
@@ -103,7 +103,7 @@ impl Shares {
         let charges = self.charges(counted);
         let mut counters = self.counters.lock();
         if counters.len() > COUNTERS_KEPT {
-            let ttl = self.event_ttl.max(Duration::from_secs(CREATES_AT_ONCE as u64));
+            let ttl = self.event_ttl.max(Duration::from_secs(WRITES_AT_ONCE as u64));
             counters.retain(|_, counter| now.since(counter.at) < ttl);
         }
         for charge in &charges {
@@ -128,15 +128,15 @@ impl Shares {
     }
 
     fn charges<'a>(&self, counted: Counted<'a>) -> Vec<Charge<'a>> {
-        let creates = |what| Charge {
+        let writes = |what, amount| Charge {
             what,
             whose: counted.user,
-            amount: usize::from(counted.is_new),
-            room: CREATES_AT_ONCE,
-            drains: Duration::from_secs(CREATES_AT_ONCE as u64),
+            amount,
+            room: WRITES_AT_ONCE,
+            drains: Duration::from_secs(WRITES_AT_ONCE as u64),
         };
         if !counted.is_event {
-            return vec![creates(What::Leases)];
+            return vec![writes(What::Leases, 1)];
         }
         let bytes = |what, whose, share: usize| Charge {
             what,
@@ -146,7 +146,7 @@ impl Shares {
             drains: self.event_ttl,
         };
         vec![
-            creates(What::Events),
+            writes(What::Events, usize::from(counted.is_new)),
             bytes(What::UserBytes, counted.user, USER_SHARE),
             bytes(What::NamespaceBytes, counted.namespace, NAMESPACE_SHARE),
         ]
@@ -226,7 +226,7 @@ mod tests {
     fn creates_are_counted_per_node_and_come_back_with_time() {
         let shares = Shares::new(64 << 20, TTL);
         let one = event("n1", "x", 500);
-        for _ in 0..CREATES_AT_ONCE {
+        for _ in 0..WRITES_AT_ONCE {
             assert_eq!(shares.take(one, at(0)), Ok(()));
         }
         assert_eq!(shares.take(one, at(0)), Err(1));

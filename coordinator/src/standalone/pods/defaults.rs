@@ -210,8 +210,8 @@ fn fill_pull_policy(members: &mut Map<String, Value>, policy: &str, image: &str)
     fill(members, policy, value);
 }
 
-/// True if an image may change under its name: its tag is `latest`, or it has neither tag nor digest. False for an invalid
-/// reference.
+/// True if an image may change under its name: its tag is `latest`, or it has neither tag nor digest. False for an
+/// invalid reference.
 fn is_latest(image: &str) -> bool {
     let (named, digest) = match image.split_once('@') {
         Some((named, digest)) => (named, Some(digest)),

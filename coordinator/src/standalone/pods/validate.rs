@@ -1,5 +1,5 @@
-//! Errors of a pod, with kube-apiserver's messages: the pod as a whole. Its containers are validated by [`containers`], its
-//! volumes by [`volumes`].
+//! Errors of a pod, with kube-apiserver's messages: the pod as a whole. Its containers are validated by [`containers`],
+//! its volumes by [`volumes`].
 //!
 //! Validated are common mistakes and fields that kubelets rely on. Not validated: the insides of most volume sources,
 //! affinity, topology spread, resource claims, rules of restarts and resizing, and everything about Windows.

@@ -1,4 +1,5 @@
-//! Warnings for the writer of a pod: names that make odd host names, selectors that select nothing, values that hide others.
+//! Warnings for the writer of a pod: names that make odd host names, selectors that select nothing, values that hide
+//! others.
 
 use std::collections::HashSet;
 

@@ -1,6 +1,6 @@
 //! Validation of Services, with kube-apiserver's messages in its order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 use yurt_apimachinery::meta::{dns_subdomain_errors, label_key_errors, label_value_errors};
@@ -247,6 +247,7 @@ fn check_addresses(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
         one_of(errors, "spec.ipFamilyPolicy", policy, &supported);
     }
     let held = old.map(|old| items(old, &["spec", "clusterIPs"])).unwrap_or_default();
+    let held: HashSet<&Value> = held.iter().collect();
     let mut are_readable = true;
     for (index, ip) in list.iter().enumerate() {
         if index == 0 && ip == "None" {

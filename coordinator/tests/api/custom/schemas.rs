@@ -44,6 +44,37 @@ async fn applies_are_held_to_the_schema() {
 }
 
 #[tokio::test]
+async fn metadata_of_an_object_within_an_object_is_read_by_its_type() {
+    let (_declared, admin) = strict_widgets().await;
+    let of = |metadata: Value| {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"color": "red", "pod": pod}})
+    };
+    let odd = of(json!({"name": "p", "odd": 1}));
+    let unknown = "unknown field \"spec.pod.metadata.odd\"";
+    let strict = admin.post(&format!("{WIDGETS}?fieldValidation=Strict"), &odd).await;
+    let cannot = "Widget in version \"v1\" cannot be handled as a Widget";
+    assert_eq!(
+        strict.expect(400)["message"],
+        format!("{cannot}: strict decoding error: {unknown}")
+    );
+    let created = admin.post(WIDGETS, &odd).await.expect(201);
+    assert_eq!(created["spec"]["pod"]["metadata"], json!({"name": "p"}));
+    let why = "spec.pod.metadata: Invalid value: {\"name\":5}: json: cannot unmarshal number into Go struct field \
+               ObjectMeta.name of type string";
+    let wrong = of(json!({"name": 5}));
+    let refused = admin.post(WIDGETS, &wrong).await.expect(400);
+    assert_eq!(refused["message"], format!("{cannot}: {why}"));
+    let change = json!({"spec": {"pod": {"metadata": {"name": 5}}}});
+    let refused = admin.merge(&format!("{WIDGETS}/w"), &change).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "patch");
+    let refused = admin
+        .patch("apply", &format!("{WIDGETS}/w?fieldManager=me"), &wrong)
+        .await;
+    assert!(refused.code >= 400, "{}", refused.body);
+}
+
+#[tokio::test]
 async fn schemas_are_enforced_on_every_kind_of_write() {
     let (_declared, admin) = strict_widgets().await;
     let widget = |name: &str, spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec});

@@ -7,7 +7,7 @@ use super::visit::member;
 use super::{Additional, Node};
 
 /// Most unknown fields that are named, as for the built-in kinds.
-const UNKNOWN_MAX: usize = 100;
+pub(super) const UNKNOWN_MAX: usize = 100;
 
 /// Members of every object, whether or not its schema lists them.
 const TYPE_AND_META: [&str; 3] = ["apiVersion", "kind", "metadata"];

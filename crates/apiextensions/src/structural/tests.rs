@@ -232,6 +232,67 @@ fn objects_within_objects_have_a_type_and_valid_metadata() {
     );
 }
 
+/// Objects within objects, each with a `metadata` whose labels have a default.
+fn pods() -> Structural {
+    let labels = json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {
+        "labels": {"type": "object", "additionalProperties": {"type": "string"}, "default": {}}}}}});
+    let mut pod = json!({"type": "object", "x-kubernetes-embedded-resource": true,
+        "x-kubernetes-preserve-unknown-fields": true});
+    pod["properties"] = json!({"inner": labels});
+    pod["properties"]["inner"]["x-kubernetes-embedded-resource"] = true.into();
+    spec(&json!({"type": "array", "items": {"type": "object", "additionalProperties": pod}}))
+}
+
+#[test]
+fn metadata_of_objects_within_objects_is_read_by_its_type() {
+    let mut object = json!({"spec": [{
+        "a": {"kind": "P", "metadata": {"name": "p", "odd": 1, "namespace": null, "labels": {}, "generation": 0,
+            "creationTimestamp": null, "ownerReferences": [{"uid": "u", "odd": 2}]}},
+        "b": {"metadata": null, "free": {"metadata": {"odd": 1}}, "inner": {"metadata": {"odd": 1}}},
+    }]});
+    let faults = [
+        "unknown field \"spec[0][a].metadata.odd\"",
+        "unknown field \"spec[0][a].metadata.ownerReferences[0].odd\"",
+        "unknown field \"spec[0][b].inner.metadata.odd\"",
+    ];
+    assert_eq!(pods().read(&mut object).unwrap(), faults);
+    let owner = json!({"apiVersion": "", "kind": "", "name": "", "uid": "u"});
+    let read = json!({"spec": [{
+        "a": {"kind": "P", "metadata": {"name": "p", "ownerReferences": [owner]}},
+        "b": {"metadata": {}, "free": {"metadata": {"odd": 1}}, "inner": {"metadata": {"labels": {}}}},
+    }]});
+    assert_eq!(object, read);
+}
+
+#[test]
+fn type_and_metadata_of_another_type_are_refused_and_taken_out_of_stored_objects() {
+    for (pod, fault, repaired) in [
+        (
+            json!({"kind": 5}),
+            "kind: Invalid value: 5: must be a string",
+            json!({}),
+        ),
+        (
+            json!({"metadata": {"name": 5, "labels": {"a": "b"}, "odd": 1}}),
+            "metadata: Invalid value: {\"labels\":{\"a\":\"b\"},\"name\":5,\"odd\":1}: json: cannot unmarshal number into \
+             Go struct field ObjectMeta.name of type string",
+            json!({"metadata": {"labels": {"a": "b"}}}),
+        ),
+        (
+            json!({"metadata": "x"}),
+            "metadata: Invalid value: \"x\": json: cannot unmarshal string into Go value of type v1.ObjectMeta",
+            json!({"metadata": "x"}),
+        ),
+    ] {
+        let object = json!({"spec": [{"a": pod}]});
+        let refused = pods().read(&mut object.clone()).unwrap_err();
+        assert_eq!(refused.to_string(), format!("spec[0][a].{fault}"));
+        let mut stored = object;
+        assert!(pods().shape(&mut stored).is_empty());
+        assert_eq!(stored["spec"][0]["a"], repaired);
+    }
+}
+
 /// Lists with items of type integer, or with a member `v` of that type.
 fn lists(list_type: &str) -> Structural {
     spec(&match list_type {
@@ -313,7 +374,11 @@ fn values() -> impl Strategy<Value = Value> {
         Just("enum"),
         Just("pattern"),
         Just("spec"),
+        Just("metadata"),
+        Just("name"),
+        Just("kind"),
         Just("x-kubernetes-preserve-unknown-fields"),
+        Just("x-kubernetes-embedded-resource"),
     ];
     leaf.prop_recursive(5, 40, 5, move |inner| {
         prop_oneof![
@@ -337,6 +402,7 @@ proptest! {
         let mut shaped = object.clone();
         schema.shape(&mut shaped);
         let _ = (schema.validate(&shaped, Some(&object)), schema.validate_embedded(&shaped));
+        let _ = schema.read(&mut object.clone());
         let mut again = shaped.clone();
         prop_assert!(schema.shape(&mut again).is_empty() && again == shaped);
     }

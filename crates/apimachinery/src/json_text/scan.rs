@@ -92,8 +92,8 @@ fn skip_string(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// The first place at or after `at` with a quote or a backslash. Eight bytes at a time: most strings are too short for a
-/// call of `memchr`.
+/// The first place at or after `at` with a quote or a backslash. Eight bytes at a time: most strings are too short for
+/// a call of `memchr`.
 #[inline]
 pub fn find_quote_or_escape(bytes: &[u8], mut at: usize) -> Option<usize> {
     const LOW: u64 = u64::from_le_bytes([1; 8]);

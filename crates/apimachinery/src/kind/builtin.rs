@@ -184,5 +184,11 @@ const NEW_EVENT_FIELDS: &[SelectableField] = &[
     field("regarding.fieldPath", &["regarding", "fieldPath"], ""),
     field("reason", &["reason"], ""),
     field("reportingController", &["reportingController"], ""),
+    SelectableField {
+        label: "source",
+        path: &["deprecatedSource", "component"],
+        alternative: &["reportingController"],
+        default: "",
+    },
     field("type", &["type"], ""),
 ];

@@ -71,8 +71,8 @@ struct RawMeta {
 // === impl ParsedList ===
 
 impl ParsedList {
-    /// Reads a list of a kind, or a `PartialObjectMetadataList` of it. Items that carry apiVersion and kind are slices of
-    /// the body and keep all of it in memory; others are copies of their own.
+    /// Reads a list of a kind, or a `PartialObjectMetadataList` of it. Items that carry apiVersion and kind are slices
+    /// of the body and keep all of it in memory; others are copies of their own.
     ///
     /// # Errors
     ///

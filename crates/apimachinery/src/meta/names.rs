@@ -1,12 +1,14 @@
 //! Syntax of names, label keys and label values. Each function lists the errors of a text, with kube-apiserver's texts.
 
 use crate::kind::NameRule;
+use crate::status::FieldError;
 
 const LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const KEY_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const KEY_RULE: &str =
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+const HTTP_PATH_FORMAT: &str = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
 /// Longest DNS label, label value, and name part of a label key.
 const LABEL_MAX_LEN: usize = 63;
 /// Longest DNS subdomain.
@@ -108,6 +110,25 @@ pub fn label_key_errors(key: &str) -> Vec<String> {
     );
     if !is_key_name(name) {
         errors.push(format!("name part {}", key_rule()));
+    }
+    errors
+}
+
+/// Errors of the text at `field`, which is to be a DNS subdomain, a slash and a path.
+pub fn domain_prefixed_path_errors(field: &str, text: &str) -> Vec<FieldError> {
+    let parts = text
+        .split_once('/')
+        .filter(|(host, path)| !host.is_empty() && !path.is_empty());
+    let Some((host, path)) = parts else {
+        let why = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        return vec![FieldError::invalid(field, text, why)];
+    };
+    let invalid_host = |error: String| FieldError::invalid(field, host, &error);
+    let mut errors: Vec<FieldError> = dns_subdomain_errors(host).into_iter().map(invalid_host).collect();
+    let is_of_path = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !path.bytes().all(is_of_path) {
+        let why = format!("Invalid path (regex used for validation is '{HTTP_PATH_FORMAT}')");
+        errors.push(FieldError::invalid(field, path, &why));
     }
     errors
 }

@@ -57,8 +57,8 @@ impl Body {
         packed::is_packed(&held).then(|| Self::new(held))
     }
 
-    /// Holds `row`, whose text is that of this body, if it is deflated and long enough; returns whether it does. Earlier
-    /// programs deflated shorter ones in the file.
+    /// Holds `row`, whose text is that of this body, if it is deflated and long enough; returns whether it does.
+    /// Earlier programs deflated shorter ones in the file.
     pub(super) fn hold(&self, row: &Bytes) -> bool {
         let is_held = packed::is_packed(row) && packed::plain_len(row) >= packed::LEAST;
         if is_held {

@@ -66,8 +66,8 @@ impl TypeMeta {
         })
     }
 
-    /// As [`Self::peek`] for valid JSON with one `apiVersion` and one `kind`: what follows them is not read. `None` if one is
-    /// no text.
+    /// As [`Self::peek`] for valid JSON with one `apiVersion` and one `kind`: what follows them is not read. `None` if
+    /// one is no text.
     #[must_use]
     pub fn first(json: &[u8]) -> Option<Self> {
         let text = |name| match first_member(json, 0, name) {
@@ -126,8 +126,8 @@ struct Metadata {
 
 struct MetadataVisitor;
 
-/// A value of which nothing is kept. It is decoded: [`IgnoredAny`] also accepts nesting, half characters and numbers that
-/// a later reader could not decode.
+/// A value of which nothing is kept. It is decoded: [`IgnoredAny`] also accepts nesting, half characters and numbers
+/// that a later reader could not decode.
 struct Decoded;
 
 struct DecodedVisitor;

@@ -145,7 +145,8 @@ fn damaged_row_is_no_object() {
         let row = packed::with_head(head, &body).unwrap();
         assert!(Object::parse_packed(&row, kind("pods")).is_err());
     }
-    // A row without kind and apiVersion, from a file of another program: they are filled in, and the row does not count.
+    // A row without kind and apiVersion, from a file of another program: they are filled in, and the row does not
+    // count.
     let text = format!(
         r#"{{"metadata":{{"name":"p","namespace":"n"}},"x":"{}"}}"#,
         "again ".repeat(1000)

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::{Format, MEDIA_TYPES};
 use crate::decoded;
 use crate::protobuf::{self, Envelope, TranscodeError};
+use crate::type_meta::of_another_kind;
 use crate::yaml;
 use yurt_apimachinery::json_text::quote;
 use yurt_apimachinery::status::Status;
@@ -42,8 +43,8 @@ pub fn body_format(content_type: Option<&str>) -> Result<Format, Status> {
 ///
 /// # Errors
 ///
-/// 400 if the bytes are not of that format, with kube-apiserver's text; 413 for more values than [`decoded`] allows; 415
-/// for protobuf about a kind that has none.
+/// 400 if the bytes are not of that format, with kube-apiserver's text, and for protobuf of an unknown kind. 413 for
+/// more values than [`decoded`] allows; 415 for protobuf about a kind that has none.
 pub fn body_json(format: Format, api_version: &str, kind: &str, body: &Bytes) -> Result<Bytes, Status> {
     match format {
         Format::Json => {
@@ -82,14 +83,8 @@ fn from_protobuf(api_version: &str, kind: &str, body: &[u8]) -> Result<Bytes, St
         }
     };
     let (found_version, found_kind) = (or(envelope.api_version, api_version), or(envelope.kind, kind));
-    let head = format!(
-        "{{\"kind\":{},\"apiVersion\":{}",
-        quote(&found_kind),
-        quote(&found_version)
-    );
-    // Of another type only the name matters, because the body is rejected for it.
     let Some(message) = protobuf::message(&found_version, &found_kind) else {
-        return Ok((head + "}").into());
+        return Err(of_another_kind(&found_version, &found_kind, api_version, kind));
     };
     let object = protobuf::decode(message, envelope.raw).map_err(|error| {
         if error == TranscodeError::TooLarge {
@@ -102,6 +97,11 @@ fn from_protobuf(api_version: &str, kind: &str, body: &[u8]) -> Result<Bytes, St
         );
         Status::bad_request(why)
     })?;
+    let head = format!(
+        "{{\"kind\":{},\"apiVersion\":{}",
+        quote(&found_kind),
+        quote(&found_version)
+    );
     let comma: &[u8] = if object == b"{}" { b"" } else { b"," };
     let members = object.strip_prefix(b"{").unwrap_or(b"}");
     Ok([head.as_bytes(), comma, members].concat().into())

@@ -314,9 +314,10 @@ fn bodies_become_json() {
         named,
         "the endpoint's kind"
     );
+    let other = crate::protobuf::envelope("v1", "DeleteOptions", b"\x08\x00");
     assert_eq!(
-        config_map(Format::Protobuf, &envelope("v9", "Thing")).unwrap(),
-        r#"{"kind":"Thing","apiVersion":"v9"}"#,
+        config_map(Format::Protobuf, &other).unwrap(),
+        r#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}"#,
         "refused later for its type"
     );
     assert_eq!(config_map(Format::Json, b"anything").unwrap(), "anything");
@@ -326,6 +327,22 @@ fn bodies_become_json() {
         config_map(Format::Yaml, b"kind: ConfigMap\n").unwrap(),
         r#"{"kind":"ConfigMap"}"#
     );
+}
+
+#[test]
+fn options_of_a_delete_are_read_in_the_version_of_any_group() {
+    for version in [
+        "v1",
+        "meta.k8s.io/v1",
+        "coordination.k8s.io/v1",
+        "apps.openyurt.io/v1beta2",
+    ] {
+        let body = crate::protobuf::envelope(version, "DeleteOptions", b"\x08\x00\x2a\x03All");
+        let json = body_json(Format::Protobuf, "v1", "DeleteOptions", &body.into()).unwrap();
+        let want =
+            format!(r#"{{"kind":"DeleteOptions","apiVersion":"{version}","gracePeriodSeconds":0,"dryRun":["All"]}}"#);
+        assert_eq!(json, want);
+    }
 }
 
 /// Conformance: 2.54, 3.G04
@@ -345,6 +362,12 @@ fn bodies_that_cannot_be_read_are_400() {
     assert_eq!(
         message(Format::Protobuf, &cut),
         "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: unexpected EOF"
+    );
+    let unknown = crate::protobuf::envelope("example.com/v9", "Thing", b"\x0a\x03\x0a\x01a");
+    assert_eq!(
+        message(Format::Protobuf, &unknown),
+        "Thing in version \"v9\" cannot be handled as a ConfigMap: no kind \"Thing\" is registered for version \
+         \"example.com/v9\""
     );
     assert!(
         message(Format::Yaml, b"a: [").starts_with("couldn't get version/kind; json parse error: error converting")

@@ -25,8 +25,8 @@ pub fn decode(message: Message, bytes: &[u8]) -> Result<Vec<u8>, TranscodeError>
     Ok(decoder.out)
 }
 
-/// Most known fields of one message, list elements included: each takes 8 bytes while it is read, and may take two bytes of
-/// the body.
+/// Most known fields of one message, list elements included: each takes 8 bytes while it is read, and may take two
+/// bytes of the body.
 const MAX_FIELDS: usize = 1 << 17;
 /// Most pairs of one map: far above what an object can be stored with.
 const MAX_PAIRS: usize = 1 << 16;
@@ -207,8 +207,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// A field that is neither list nor map; the last occurrence counts, messages are merged. False if Go leaves the value
-    /// out.
+    /// A field that is neither list nor map; the last occurrence counts, messages are merged. False if Go leaves the
+    /// value out.
     fn single(&mut self, field: Field, entries: Entries<'_>) -> Result<bool, TranscodeError> {
         if field.ty() == FieldType::Message {
             self.value(field, Raw::Bytes(&entries.joined()?))?;

@@ -1,7 +1,6 @@
 //! JSON to protobuf: one pass over the text, fields written in its order.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use crate::base64_text;
 
 use super::cursor::{Cursor, string};
 use super::wire::{begin, end, put_field, put_number};
@@ -209,9 +208,12 @@ fn scalar(out: &mut Vec<u8>, ty: FieldType, number: u32, json: &[u8]) -> Option<
         FieldType::Int64 => put_number(out, number, integer(json)? as u64),
         FieldType::String => put_field(out, number, &string(json)?),
         FieldType::Bytes => {
-            let is_digit = |c: &u8| !matches!(c, b'\r' | b'\n');
-            let text: Vec<u8> = string(json)?.iter().copied().filter(is_digit).collect();
-            put_field(out, number, &STANDARD.decode(text).ok()?);
+            let text = string(json)?;
+            put_field(
+                out,
+                number,
+                &base64_text::decode(std::str::from_utf8(&text).ok()?).ok()?,
+            );
         }
         FieldType::Time => {
             let time = Time::parse(std::str::from_utf8(&string(json)?).ok()?).ok()?;

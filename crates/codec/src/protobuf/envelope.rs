@@ -88,8 +88,8 @@ pub fn envelope_head(api_version: &str, kind: &str, len: usize) -> Vec<u8> {
     out
 }
 
-/// An event of a watch: four bytes of length, most significant first, and a `WatchEvent` without envelope; `body` is the
-/// object with its envelope.
+/// An event of a watch: four bytes of length, most significant first, and a `WatchEvent` without envelope; `body` is
+/// the object with its envelope.
 pub fn frame(event_type: EventType, body: &[u8]) -> Vec<u8> {
     let word = event_type.as_str();
     let inner = 1 + varint_len(body.len() as u64) + body.len();

@@ -7,8 +7,8 @@ use super::wire::{Fields, Raw, put_field};
 /// Field of the envelope that holds the message.
 const MESSAGE: u32 = 2;
 
-/// Replaces the text at `path`, the numbers of the fields from the message inwards, by what `to` returns. `None` if there
-/// is no such text or `to` returns `None`. Fields that the schema does not know stay.
+/// Replaces the text at `path`, the numbers of the fields from the message inwards, by what `to` returns. `None` if
+/// there is no such text or `to` returns `None`. Fields that the schema does not know stay.
 ///
 /// # Errors
 /// The body is no envelope, or a message on the way is cut or illegal.

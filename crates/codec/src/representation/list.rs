@@ -41,14 +41,14 @@ pub struct GzipList {
 
 /// Encoding of one item.
 #[derive(Clone, Copy)]
-enum Item {
+pub(super) enum Item {
     Text { style: Style, look: Look },
     Protobuf { message: Message, look: Look },
 }
 
 /// Part of an object that is written.
 #[derive(Clone, Copy)]
-enum Look {
+pub(super) enum Look {
     Whole,
     Metadata(MetaVersion),
     Row(Printer, TableOptions, Time),
@@ -56,7 +56,7 @@ enum Look {
 
 /// Layout of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Style {
+pub(super) enum Style {
     Compact,
     Pretty,
     Yaml,
@@ -65,7 +65,14 @@ enum Style {
 // === impl ListBody ===
 
 impl ListBody {
-    pub(super) fn new(how: Negotiated, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, now: Time) -> Self {
+    /// The list of `objects`, whose items have the bytes of [`Item::len`] together.
+    pub(super) fn new(
+        how: Negotiated,
+        kind: &ResourceKind,
+        meta: &ListMeta,
+        objects: Vec<Object>,
+        items: (Item, usize),
+    ) -> Self {
         let (api_version, list_kind) = match how.transform {
             Transform::Table(options) => (options.version.api_version().to_owned(), "Table".to_owned()),
             Transform::None => (kind.api_version(), kind.list_kind.to_string()),
@@ -73,23 +80,9 @@ impl ListBody {
                 (version.api_version().to_owned(), PARTIAL_LIST_KIND.to_owned())
             }
         };
-        let look = match how.transform {
-            Transform::None => Look::Whole,
-            Transform::PartialObjectMetadata(version) => Look::Metadata(version),
-            Transform::Table(options) => Look::Row(Printer::of(kind), options, now),
-        };
-        let message = match how.transform {
-            Transform::PartialObjectMetadata(_) => schema::find("meta.k8s.io", "v1", partial::KIND),
-            _ => protobuf::message(&kind.api_version(), &kind.kind),
-        };
-        if let (Format::Protobuf, Some(message)) = (how.format, message) {
-            let item = Item::Protobuf { message, look };
-            return Self::protobuf(&api_version, &list_kind, meta, objects, item);
-        }
-        let style = match (how.format, how.pretty) {
-            (Format::Yaml, _) => Style::Yaml,
-            (_, true) => Style::Pretty,
-            _ => Style::Compact,
+        let (item, bytes) = items;
+        let Item::Text { style, look } = item else {
+            return Self::protobuf(&api_version, &list_kind, meta, objects, item, bytes);
         };
         let meta = serde_json::to_string(meta).expect("list metadata has string keys only, so it must serialize");
         let mut head = vec![
@@ -103,7 +96,7 @@ impl ListBody {
         } else {
             "items"
         };
-        Self::text(style, &head, items, objects, Item::Text { style, look })
+        Self::text(style, &head, items, objects, item)
     }
 
     /// The cacheable form of its items, if they have one.
@@ -162,14 +155,20 @@ impl ListBody {
         }
     }
 
-    /// The length of the whole list comes first, so every item is measured before and encoded on demand.
-    fn protobuf(api_version: &str, kind: &str, meta: &ListMeta, objects: Vec<Object>, item: Item) -> Self {
+    /// The length of the whole list comes first, so every item was measured before. It is encoded on demand.
+    fn protobuf(
+        api_version: &str,
+        kind: &str,
+        meta: &ListMeta,
+        objects: Vec<Object>,
+        item: Item,
+        items: usize,
+    ) -> Self {
         let meta_json = serde_json::to_vec(meta).unwrap_or_default();
         let meta = schema::find("meta.k8s.io", "v1", "ListMeta")
             .and_then(|message| protobuf::encode(message, &meta_json).ok());
         let mut first = Vec::new();
         protobuf::put_field(&mut first, 1, &meta.unwrap_or_default().bytes);
-        let items: usize = objects.iter().map(|object| item.len(object)).sum();
         let mut head = protobuf::envelope_head(api_version, kind, first.len() + items);
         head.extend_from_slice(&first);
         Self {
@@ -251,6 +250,27 @@ impl Iterator for GzipList {
 // === impl Item ===
 
 impl Item {
+    pub(super) fn of(how: Negotiated, kind: &ResourceKind, now: Time) -> Self {
+        let look = match how.transform {
+            Transform::None => Look::Whole,
+            Transform::PartialObjectMetadata(version) => Look::Metadata(version),
+            Transform::Table(options) => Look::Row(Printer::of(kind), options, now),
+        };
+        let message = match how.transform {
+            Transform::PartialObjectMetadata(_) => schema::find("meta.k8s.io", "v1", partial::KIND),
+            _ => protobuf::message(&kind.api_version(), &kind.kind),
+        };
+        if let (Format::Protobuf, Some(message)) = (how.format, message) {
+            return Self::Protobuf { message, look };
+        }
+        let style = match (how.format, how.pretty) {
+            (Format::Yaml, _) => Style::Yaml,
+            (_, true) => Style::Pretty,
+            _ => Style::Compact,
+        };
+        Self::Text { style, look }
+    }
+
     fn write(self, object: &Object) -> Bytes {
         match self {
             Self::Text { style, look } => style.item(&look.json(object)),
@@ -267,8 +287,8 @@ impl Item {
         }
     }
 
-    /// Bytes of the item in protobuf.
-    fn len(self, object: &Object) -> usize {
+    /// Bytes of the item in protobuf; 0 in text, where no length comes first.
+    pub(super) fn len(self, object: &Object) -> usize {
         match self {
             Self::Text { .. } => 0,
             Self::Protobuf {
@@ -306,7 +326,9 @@ impl Style {
             Self::Yaml => {
                 let text = yaml::from_json(json);
                 let text = String::from_utf8_lossy(&text);
-                (indent(text.trim_end(), "- ", "  ") + "\n").into()
+                // Other line breaks and spaces at the end may be those of its last text.
+                let text = text.strip_suffix('\n').unwrap_or(&text);
+                (indent(text, "- ", "  ") + "\n").into()
             }
         }
     }
@@ -358,7 +380,7 @@ impl Style {
 /// Puts `first` before the first line and `rest` before all others that are not empty.
 fn indent(text: &str, first: &str, rest: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
-    for (at, line) in text.lines().enumerate() {
+    for (at, line) in text.split('\n').enumerate() {
         if at > 0 {
             out.push('\n');
         }

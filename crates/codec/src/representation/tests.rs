@@ -34,16 +34,38 @@ fn list(how: Negotiated, kind: &ResourceKind, objects: Vec<Object>) -> Vec<u8> {
         .concat()
 }
 
+/// The last text of an item ends with line breaks or spaces.
+fn widgets() -> (&'static ResourceKind, Vec<Object>) {
+    let kind = crate::testing::widget();
+    let widget = |script: &str| {
+        let json = json!({"metadata": {"name": "a", "namespace": "x"}, "spec": {"script": script}});
+        Object::parse(json.to_string().into(), kind).unwrap()
+    };
+    let scripts = [
+        "a\n\n",
+        "a\n",
+        "a ",
+        "a\nb  ",
+        "a\n ",
+        "\n",
+        " ",
+        "a\r\n",
+        "a\r\nb\n\r\n",
+    ];
+    (kind, scripts.map(widget).to_vec())
+}
+
 #[test]
 fn text_lists_say_the_same_in_every_layout() {
-    let kind = find_kind("", "configmaps").unwrap();
+    let configmaps = find_kind("", "configmaps").unwrap();
     let table = Transform::Table(TableOptions::default());
     for transform in [
         Transform::None,
         Transform::PartialObjectMetadata(MetaVersion::V1),
         table,
     ] {
-        for objects in [objects(kind), Vec::new()] {
+        let lists = [(configmaps, objects(configmaps)), (configmaps, Vec::new()), widgets()];
+        for (kind, objects) in lists {
             let compact = list(how(Format::Json, transform, false), kind, objects.clone());
             let value: Value = serde_json::from_slice(&compact).unwrap();
             assert_eq!(value["metadata"], json!({"resourceVersion": "7"}));
@@ -119,25 +141,21 @@ fn metadata_of_custom_resources_is_there_in_protobuf() {
         kind,
     )
     .unwrap();
-    let how = how(
-        Format::Protobuf,
-        Transform::PartialObjectMetadata(MetaVersion::V1),
-        false,
-    );
-    let body = how.object(kind, &object, Time::from_unix(NOW));
-    let envelope = Envelope::parse(&body).unwrap();
-    assert_eq!(
-        (envelope.api_version, envelope.kind),
-        ("meta.k8s.io/v1", "PartialObjectMetadata")
-    );
-    assert_eq!(envelope.raw, b"\x0a\x06\x0a\x01a\x1a\x01n");
-    let body = list(how, kind, vec![object]);
-    let envelope = Envelope::parse(&body).unwrap();
-    assert_eq!(
-        (envelope.api_version, envelope.kind),
-        ("meta.k8s.io/v1", "PartialObjectMetadataList")
-    );
-    assert_eq!(envelope.raw, b"\x0a\x03\x12\x017\x12\x08\x0a\x06\x0a\x01a\x1a\x01n");
+    for (version, api_version) in [
+        (MetaVersion::V1, "meta.k8s.io/v1"),
+        (MetaVersion::V1Beta1, "meta.k8s.io/v1beta1"),
+    ] {
+        let how = how(Format::Protobuf, Transform::PartialObjectMetadata(version), false);
+        let envelope = |kind, raw| Envelope { api_version, kind, raw };
+        let one = envelope("PartialObjectMetadata", b"\x0a\x06\x0a\x01a\x1a\x01n".as_slice());
+        let body = how.object(kind, &object, Time::from_unix(NOW));
+        assert_eq!(Envelope::parse(&body), Ok(one));
+        let frame = how.frame(EventType::Added, kind, &object.bytes(), Time::from_unix(NOW), true);
+        assert!(frame.ends_with(&body), "the event carries the object in its envelope");
+        let body = list(how, kind, vec![object.clone()]);
+        let items = b"\x0a\x03\x12\x017\x12\x08\x0a\x06\x0a\x01a\x1a\x01n".as_slice();
+        assert_eq!(Envelope::parse(&body), Ok(envelope("PartialObjectMetadataList", items)));
+    }
 }
 
 /// Conformance: 3.G02, 3.G05

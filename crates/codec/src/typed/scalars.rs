@@ -1,5 +1,6 @@
 //! Texts and numbers that a field accepts, by its type, and Go's texts for those that it rejects.
 
+use crate::base64_text;
 use crate::schema::FieldType;
 use yurt_apimachinery::time::{MicroTime, Time};
 
@@ -36,16 +37,11 @@ pub(super) fn number_fits(ty: FieldType, number: &serde_json::Number) -> bool {
 
 /// Go's text for a string that is not base64.
 fn base64_fault(text: &str) -> Option<String> {
-    use base64::Engine as _;
-    let cleaned: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     let is_alphabet = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
-    base64::engine::general_purpose::STANDARD
-        .decode(&cleaned)
-        .err()
-        .map(|_| {
-            let at = text.find(|c| !is_alphabet(c)).unwrap_or(text.len() / 4 * 4);
-            format!("illegal base64 data at input byte {at}")
-        })
+    base64_text::decode(text).err().map(|_| {
+        let at = text.find(|c| !is_alphabet(c)).unwrap_or(text.len() / 4 * 4);
+        format!("illegal base64 data at input byte {at}")
+    })
 }
 
 /// The pattern of quantities, coarsely: a number, then a suffix.

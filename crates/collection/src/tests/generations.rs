@@ -204,3 +204,98 @@ fn what_is_kept_of_older_generations_is_bounded_and_their_clients_start_over() {
     assert!(collection.resumption(rv(90)).is_err());
     assert!(kept(&collection) <= PREVIOUS_BYTES_MAX + (128 << 10));
 }
+
+/// A leader fed a position that no cloud reaches. Then the source is back at 10.
+fn far_below_the_old_numbers() -> Collection {
+    let mut collection = Collection::new(true);
+    collection.restart(0, vec![service("a", 1, 5), service("b", 2, 6)], rv(10));
+    collection.advance(rv(1 << 40));
+    collection.restart(1, vec![service("a", 1, 5)], rv(10));
+    collection
+}
+
+/// The last RV after the begin of [`far_below_the_old_numbers`] that counts as an old one, and the first one before H.
+const NEAR: u64 = 10 + (1 << 26);
+const FAR: u64 = (1 << 40) - (1 << 28) + 1;
+
+#[test]
+fn numbers_far_from_the_begin_and_from_the_old_ones_are_of_the_present_generation() {
+    let mut collection = far_below_the_old_numbers();
+    let everything = Ok(Resumption::Everything);
+    assert_eq!(collection.resumption(rv(10)), everything);
+    let old = [rv(11), rv(NEAR), rv(FAR), rv(1 << 40)];
+    assert!(
+        old.iter().all(|old| collection.resumption(*old).is_err()),
+        "they are ahead"
+    );
+    collection.advance(rv(NEAR + 5));
+    for _ in 0..2 {
+        assert_eq!(collection.resumption(rv(NEAR)), everything);
+        for settled in [NEAR + 1, NEAR + 5, NEAR + 5 + (1 << 20)] {
+            assert_eq!(
+                collection.resumption(rv(settled)),
+                Ok(Resumption::ByNumber),
+                "{settled}"
+            );
+        }
+        for ahead in [NEAR + 6 + (1 << 20), FAR, 1 << 40, (1 << 40) + 1] {
+            assert!(collection.resumption(rv(ahead)).is_err(), "{ahead}");
+        }
+        let recovered = collection.to_recovered();
+        collection.recover(recovered);
+    }
+    collection.advance(rv((1 << 40) + 1));
+    for (at, resumption) in [
+        (NEAR, Resumption::Everything),
+        (NEAR + 1, Resumption::ByNumber),
+        (FAR - 1, Resumption::ByNumber),
+        (FAR, Resumption::Everything),
+        (1 << 40, Resumption::Everything),
+        ((1 << 40) + 1, Resumption::ByNumber),
+    ] {
+        assert_eq!(collection.resumption(rv(at)), Ok(resumption), "{at}");
+    }
+}
+
+#[test]
+fn history_from_where_the_numbers_are_sure_is_given_to_a_copy() {
+    let mut collection = far_below_the_old_numbers();
+    collection.apply(EventType::Deleted, service("a", 1, NEAR));
+    assert_eq!(collection.history(usize::MAX).floor, rv(NEAR), "it ends at C");
+    collection.apply(EventType::Deleted, service("c", 3, NEAR + 5));
+    let history = collection.history(usize::MAX);
+    assert_eq!(history.floor, rv(NEAR + 1));
+    assert_eq!(names(&history.tombstones), [("c", "u3")]);
+}
+
+#[test]
+fn forgotten_deletions_of_older_generations_expire_no_client_at_a_sure_number() {
+    let mut collection = Collection::new(true);
+    let text = format!(
+        r#"{{"metadata":{{"namespace":"shop","name":"s","uid":"u","resourceVersion":"5"}},"data":"{}"}}"#,
+        "x".repeat(PREVIOUS_BYTES_MAX)
+    );
+    let large = Object::parse(Bytes::from(text), find_kind("", "services").unwrap()).unwrap();
+    collection.restart(0, vec![large], rv(10));
+    collection.advance(rv(1 << 40));
+    collection.restart(1, Vec::new(), rv(10));
+    collection.advance(rv(NEAR + 5));
+    assert!(collection.resumption(rv(NEAR)).is_err());
+    assert_eq!(collection.resumption(rv(NEAR + 1)), Ok(Resumption::ByNumber));
+}
+
+#[test]
+fn view_resumes_by_sure_numbers_as_its_source_does() {
+    let mut source = far_below_the_old_numbers();
+    source.advance(rv(NEAR + 5));
+    let mut view = Collection::derived(source.to_recovered(), source.shown_to(), Vec::new());
+    view.advance(rv(NEAR + 9));
+    assert_eq!(view.resumption(rv(NEAR)), Ok(Resumption::Everything));
+    assert_eq!(
+        view.resumption(rv(NEAR + 5)),
+        Ok(Resumption::Everything),
+        "another view may have shown it"
+    );
+    assert_eq!(view.resumption(rv(NEAR + 6)), Ok(Resumption::ByNumber));
+    assert_eq!(view.resumption(rv(NEAR + 10)), Ok(Resumption::Later));
+}

@@ -126,7 +126,8 @@ fn unwatched_deletion_leaves_the_log_with_the_change_that_follows_it() {
     }
 }
 
-/// The position of a reader that fell behind by one change more than the log of a selection has, and the last one within it.
+/// The position of a reader that fell behind by one change more than the log of a selection has, and the last one
+/// within it.
 #[test]
 fn log_of_a_selection_is_a_multiple_of_its_objects() {
     let mut held = Collection::with_limits(false, Limits::of_a_selection());
@@ -282,4 +283,56 @@ fn object_that_was_created_at_a_readers_very_position_is_known_to_it() {
             .expect("a changed after it")
     };
     assert_eq!([10, 11, 12].map(is_new), [true, false, false]);
+}
+
+/// A collection whose objects were all replaced, each by another of its name: as many ranges as objects.
+fn replaced(count: u64) -> Collection {
+    let mut collection = Collection::new(false);
+    let list = (0..count).map(|n| service(&format!("s{n}"), n, 1)).collect();
+    collection.restart(0, list, rv(10));
+    for n in 0..count {
+        collection.apply(EventType::Added, service(&format!("s{n}"), n + count, 11 + n));
+    }
+    collection
+}
+
+#[test]
+fn catch_up_looks_at_each_unwatched_deletion_once() {
+    for count in [100, 400] {
+        let collection = replaced(count);
+        let mut reader = collection.open(rv(10)).expect("it is not old").without_tail();
+        let mut looks = 0;
+        let ranges = collection.ranges.iter().inspect(|_| looks += 1);
+        let deliveries = collection.catch_up_by(&mut reader, usize::MAX, &KeyRange::all(), ranges);
+        let gone = deliveries.iter().filter(|one| matches!(one, Delivery::Gone(_)));
+        assert_eq!((gone.count() as u64, looks), (count, count));
+    }
+}
+
+/// A leader or a file may give them in any order.
+#[test]
+fn unwatched_deletions_are_held_in_the_order_of_their_begins() {
+    let range = |after: u64| RangeTombstone {
+        after: rv(after),
+        to: rv(after + 1),
+        object: service(&format!("s{after}"), after, after),
+    };
+    let ranges: Vec<_> = [4, 2, 3, 1].map(range).into();
+    let mut recovered = Collection::new(false);
+    recovered.recover(Recovered {
+        ranges: ranges.clone(),
+        position: rv(10),
+        complete: true,
+        ..Recovered::default()
+    });
+    let mut copy = Collection::new(false);
+    copy.restart(0, Vec::new(), rv(10));
+    copy.remember(History {
+        ranges,
+        ..History::default()
+    });
+    for collection in [recovered, copy] {
+        let begins: Vec<_> = collection.ranges.iter().map(|range| range.after.0).collect();
+        assert_eq!(begins, [1, 2, 3, 4]);
+    }
 }

@@ -129,7 +129,7 @@ impl Machine {
         {
             return Some(StopReason::CloudLost);
         }
-        if self.is_barred() {
+        if self.is_barred() || self.is_of_other_pool {
             return Some(StopReason::NotMember);
         }
         if self.fence.as_ref() != Some(fence) {
@@ -150,10 +150,11 @@ impl Machine {
         (!self.config.ignore_own_clock).then_some(self.held_until)
     }
 
-    /// True if this hub may become leader. Leading needs the coordinator, the cloud and no bar; following needs only
-    /// the coordinator.
+    /// True if this hub may become leader. Leading needs the coordinator, the cloud, no bar, and a Node of this pool;
+    /// following needs only the coordinator.
     fn is_candidate(&self) -> bool {
-        self.coordinator_reachable && self.cloud_failures == Some(0) && !self.is_barred() && !self.shutdown
+        let may_lead = !self.is_barred() && !self.is_of_other_pool && !self.shutdown;
+        may_lead && self.coordinator_reachable && self.cloud_failures == Some(0)
     }
 
     fn is_barred(&self) -> bool {

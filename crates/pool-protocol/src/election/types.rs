@@ -144,6 +144,8 @@ pub enum Input {
     WriteDone(Attempt, WriteOutcome),
     /// The coordinator refused a membership sent by this hub, because it lacks this hub's node.
     NotMember,
+    /// True if this hub's Node belongs to another pool than the hub, or that is not known yet.
+    OtherPool(bool),
     /// The coordinator returned its store id in another answer (`GET /yurt/v1/feed`).
     Store(String),
     /// All leader tasks have ended: no new request follows.
@@ -223,7 +225,7 @@ pub enum StopReason {
     Shutdown,
     /// A leader without the cloud has nothing to feed.
     CloudLost,
-    /// The membership that this hub has to send does not contain its node.
+    /// The membership that this hub has to send does not contain its node, or the node is of another pool.
     NotMember,
     /// The lease was deleted.
     LeaseGone,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use yurt_apimachinery::{ResourceKind, ResourceVersion, Status};
-use yurt_collection::{Gap, History, RangeTombstone};
+use yurt_collection::{GAPS_MAX, Gap, History, RangeTombstone, TOMBSTONES_MAX};
 
 use super::Refusal;
 use super::events::read_object;
@@ -163,6 +163,14 @@ impl SnapshotCall<'_> {
 
 impl HistoryOnWire<'_> {
     fn read(&self, at: ResourceVersion, kind: &ResourceKind) -> Result<History, String> {
+        // The bounds of a collection: no leader remembers more.
+        let deletions = self.tombstones.len() + self.ranges.len();
+        if deletions > TOMBSTONES_MAX || self.gaps.len() > GAPS_MAX {
+            let gaps = self.gaps.len();
+            return Err(format!(
+                "it has {deletions} deletions and {gaps} gaps; at most {TOMBSTONES_MAX} and {GAPS_MAX} are taken"
+            ));
+        }
         let floor = self.floor;
         let within = |from: ResourceVersion, to: ResourceVersion| match from < to && floor < to && to <= at {
             true => Ok(()),
@@ -207,6 +215,47 @@ impl BodiesCall<'_> {
         Claim {
             store: self.store.clone(),
             epoch: self.epoch,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::kind::find_kind;
+
+    use super::*;
+
+    /// Result of a call with so many gaps, tombstones and ranges.
+    fn read(gaps: usize, tombstones: usize, ranges: usize) -> Result<usize, String> {
+        let tombstone = r#"{"metadata":{"namespace":"x","name":"a","resourceVersion":"5"}}"#;
+        let range = format!(r#"{{"after":"4","to":"6","object":{tombstone}}}"#);
+        let list = |one: &str, count: usize| vec![one; count].join(",");
+        let text = format!(
+            r#"{{"floor":"1","gaps":[{}],"tombstones":[{}],"ranges":[{}]}}"#,
+            list(r#"{"from":"2","to":"3"}"#, gaps),
+            list(tombstone, tombstones),
+            list(&range, ranges)
+        );
+        let history: HistoryOnWire<'_> = serde_json::from_str(&text).expect("a history");
+        let services = find_kind("", "services").expect("services are built in");
+        let read = history.read(ResourceVersion(10), services);
+        read.map(|read| read.gaps.len() + read.tombstones.len() + read.ranges.len())
+    }
+
+    #[test]
+    fn history_is_not_longer_than_a_collection_remembers() {
+        assert_eq!(read(GAPS_MAX, TOMBSTONES_MAX - 5, 5), Ok(GAPS_MAX + TOMBSTONES_MAX));
+        for (gaps, tombstones, ranges) in [
+            (GAPS_MAX + 1, 0, 0),
+            (0, TOMBSTONES_MAX + 1, 0),
+            (0, 0, TOMBSTONES_MAX + 1),
+            (0, TOMBSTONES_MAX, 1),
+        ] {
+            let refused = read(gaps, tombstones, ranges);
+            assert!(
+                refused.as_ref().is_err_and(|why| why.contains("at most 20000 and 32")),
+                "{refused:?}"
+            );
         }
     }
 }

@@ -29,7 +29,8 @@ pub trait Bodies: Default {
 pub struct Arriving<B> {
     /// An index whose later parts are still to come.
     announced: Option<Announced>,
-    /// A snapshot whose index is complete. It stays until another index is complete, so that its bodies are not sent again.
+    /// A snapshot whose index is complete. It stays until another index is complete, so that its bodies are not sent
+    /// again.
     pub pending: Option<Pending<B>>,
 }
 

@@ -20,6 +20,10 @@ pub struct PoolStatus {
     /// Identity of the present leader; empty if there is none.
     #[serde(default)]
     pub holder: String,
+    /// Time of the last write of the election lease, in RFC 3339, once the lease of `holder` has expired; absent
+    /// before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder_silent_since: Option<String>,
     /// Versions of the feed that the coordinator speaks; empty from a coordinator older than the first version.
     #[serde(default)]
     pub versions: Vec<u64>,

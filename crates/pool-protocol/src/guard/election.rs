@@ -1,7 +1,7 @@
 //! Rules for writes of a pool's election lease: a node decides about its own turn alone.
 //!
-//! Pure. The members of a pool share the lease and do not trust each other. A resourceVersion therefore gives no right to
-//! replace a leader that renews, to release for it, or to renew in its place.
+//! Pure. The members of a pool share the lease and do not trust each other. A resourceVersion therefore gives no right
+//! to replace a leader that renews, to release for it, or to renew in its place.
 //!
 //! ```text
 //!   administrator ────────────────────────────► pass
@@ -22,8 +22,8 @@ use yurt_apimachinery::time::BootTime;
 /// Maximum `leaseDurationSeconds` of the election lease.
 pub const DURATION_SECONDS_MAX: i64 = 300;
 
-/// Maximum time without a write for which a holder is protected, even with a longer lease duration: a leader that renews
-/// writes more often.
+/// Maximum time without a write for which a holder is protected, even with a longer lease duration: a leader that
+/// renews writes more often.
 pub(super) const PROTECTED_MAX: Duration = Duration::from_secs(60);
 
 /// Minimum time between two acquisitions by a user: the default retry period of an elector.

@@ -134,6 +134,16 @@ impl Forwarder {
             .is_some_and(|node| !node.is_gone && node.is_fresh(now))
     }
 
+    /// Returns the renewTime of the present beat of `name`, but no later time than `own_clock`, this hub's clock.
+    ///
+    /// The cloud counts only renewals that are later than the last one. With a time ahead of the node's clock, the
+    /// node's own renewals would not count until its clock reaches that time. The node's clock, in turn, may be ahead
+    /// of all others.
+    pub fn beat(&self, name: &str, own_clock: UnixMicros) -> Option<UnixMicros> {
+        let node = self.nodes.get(name).filter(|node| !node.is_gone)?;
+        Some(node.lease.renew_time?.min(own_clock))
+    }
+
     /// Handles the end of a node's worker. After a 409 (a newer write exists) or a failure the beat is dropped: the
     /// next beat comes soon.
     pub fn handle_done(&mut self, name: &str) {
@@ -221,8 +231,8 @@ impl Node {
     }
 }
 
-/// True if a relay delivered a beat at `relayed`, so shortly before the one at `renewed` that the leader does not forward
-/// that one.
+/// True if a relay delivered a beat at `relayed`, so shortly before the one at `renewed` that the leader does not
+/// forward that one.
 pub fn is_relayed(renewed: Option<UnixMicros>, relayed: Option<UnixMicros>) -> bool {
     let (Some(renewed), Some(relayed)) = (renewed, relayed) else {
         return false;
@@ -231,11 +241,11 @@ pub fn is_relayed(renewed: Option<UnixMicros>, relayed: Option<UnixMicros>) -> b
     age.is_some_and(|age| Duration::from_micros(age) < RELAYED_FRESH)
 }
 
-/// Returns the renewTime to PATCH (with the resourceVersion just read) into a cloud lease that shows `cloud`. It comes
-/// from this hub's clock, because the node's may be wrong, and never goes back.
-pub fn renewal(own_clock: UnixMicros, cloud: Option<UnixMicros>) -> UnixMicros {
+/// Returns the renewTime to PATCH (with the resourceVersion just read) into a cloud lease that shows `cloud`, for a
+/// beat at `beat`. It never goes back, and every beat moves it.
+pub fn renewal(beat: UnixMicros, cloud: Option<UnixMicros>) -> UnixMicros {
     let after_cloud = cloud.map(|UnixMicros(micros)| UnixMicros(micros.saturating_add(1)));
-    after_cloud.map_or(own_clock, |after_cloud| own_clock.max(after_cloud))
+    after_cloud.map_or(beat, |after_cloud| beat.max(after_cloud))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Chooses the size of the next page from the results of earlier pages.
 //!
-//! Pure. Pages aim at about two seconds. On a thin link that alone is a trap. Servers compress only answers above 128 KiB,
-//! so a smaller page can take many times as long per object as a larger one. Slow pages would then become smaller still.
-//! So pages are made large enough for compression as long as that proves to pay off.
+//! Pure. Pages aim at about two seconds. On a thin link that alone is a trap. Servers compress only answers above 128
+//! KiB, so a smaller page can take many times as long per object as a larger one. Slow pages would then become smaller
+//! still. So pages are made large enough for compression as long as that proves to pay off.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ const PAGE_TAKES: Duration = Duration::from_secs(2);
 const PAGE_GROWS: usize = 8;
 /// Maximum share (1/n) of a page in the objects received since the last cut, because the next cut loses the page.
 const PAGE_SHARE: usize = 8;
-/// Uncompressed bytes of a page that servers compress: above 128 KiB, and a quarter more because objects differ in size.
+/// Uncompressed bytes of a page that servers compress: above 128 KiB, and a quarter more because objects differ in
+/// size.
 const COMPRESSED_ABOVE: usize = 160 << 10;
 /// Maximum duration of a page that is large only to be compressed.
 const COMPRESSED_TAKES: Duration = Duration::from_secs(8);
@@ -77,15 +78,15 @@ impl PageSize {
         self.limit
     }
 
-    /// True if the next object is too large to arrive between two cuts. The API has no ranges, so the list waits until the
-    /// link improves.
+    /// True if the next object is too large to arrive between two cuts. The API has no ranges, so the list waits until
+    /// the link improves.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck >= STUCK_AFTER
     }
 
-    /// Records a page of `objects` with `bytes` before compression that took `elapsed`. `rest`: objects after it, if the
-    /// server sends the number.
+    /// Records a page of `objects` with `bytes` before compression that took `elapsed`. `rest`: objects after it, if
+    /// the server sends the number.
     pub fn took(&mut self, objects: usize, bytes: usize, rest: Option<usize>, elapsed: Duration) {
         self.rest = rest;
         self.run = self.run.saturating_add(objects);

@@ -1,7 +1,8 @@
 //! Client of one server over a small pool of connections.
 //!
-//! Dead connections are detected within about 15 s: by HTTP/2 pings and TCP keep-alive while idle, by a TCP user
-//! timeout while sending. A new client certificate is presented from the next request on ([`HttpClient::set_tls`]).
+//! Dead connections are detected within about 15 s over HTTP/2: by pings while idle, by a TCP user timeout while
+//! sending. Over HTTP/1.1, TCP keep-alive detects idle ones within 25 s, and requests need limits of their own. A new
+//! client certificate is presented from the next request on ([`HttpClient::set_tls`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,12 +21,14 @@ use serde_json::Value;
 
 use super::{APPLICATION_JSON, Body, CollectError, Unbounded, collect, empty, full};
 
+mod connect;
 mod connector;
 mod error;
 pub mod lane;
 mod signs;
 pub mod tunnel;
 
+pub use connect::connect_tcp;
 use connector::{ConnectionNumber, Connections, Connector};
 pub use connector::{Dial, Duplex};
 pub use error::ClientError;
@@ -128,8 +131,8 @@ impl HttpClient {
         Self::with(base, tls, protocol, connect_timeout, dial, None)
     }
 
-    /// As [`Self::new`], noting in `signs` what arrives from the server. If `asks`, an HTTP/2 connection requests a sign
-    /// of life after every [`SIGN_INTERVAL`] in which nothing arrived over it.
+    /// As [`Self::new`], noting in `signs` what arrives from the server. If `asks`, an HTTP/2 connection requests a
+    /// sign of life after every [`SIGN_INTERVAL`] in which nothing arrived over it.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -175,6 +178,7 @@ impl HttpClient {
         let connector = |tls| {
             Connector::new(
                 tls,
+                protocol,
                 connect_timeout,
                 dial.clone(),
                 Arc::clone(&connections),
@@ -249,9 +253,10 @@ impl HttpClient {
     pub fn reconnect(&self) {
         let shared = &self.shared;
         let (dial, connections, signs) = (shared.dial.clone(), shared.connections.clone(), shared.signs.clone());
-        let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, connections, signs);
+        let (protocol, timeout) = (shared.protocol, shared.connect_timeout);
+        let connector = |tls| Connector::new(tls, protocol, timeout, dial, connections, signs);
         let tls = shared.tls.read().clone();
-        *shared.pool.write() = pool(tls, shared.protocol, shared.asks, connector);
+        *shared.pool.write() = pool(tls, protocol, shared.asks, connector);
     }
 
     /// Sets the bearer token of [`Self::request_json`] and [`Self::request_bytes`]. A token that is invalid in a header
@@ -361,8 +366,9 @@ impl HttpClient {
         let shared = &self.shared;
         let tls = shared.tls.read().clone();
         let tls = tls.map(|tls| shared.protocol.config(tls));
-        let (dial, connections) = (shared.dial.clone(), shared.connections.clone());
-        Connector::new(tls, shared.connect_timeout, dial, connections, shared.signs.clone())
+        let (dial, connections, signs) = (shared.dial.clone(), shared.connections.clone(), shared.signs.clone());
+        let (protocol, timeout) = (shared.protocol, shared.connect_timeout);
+        Connector::new(tls, protocol, timeout, dial, connections, signs)
     }
 
     /// The absolute URI of a path and query on this server.

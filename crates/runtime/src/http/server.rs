@@ -9,14 +9,14 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -35,6 +35,7 @@ mod offenders;
 mod owner;
 mod ping_timer;
 mod places;
+mod stalls;
 mod write_coalescer;
 
 use connection::Acceptor;
@@ -121,10 +122,11 @@ pub struct Limits {
     /// Maximum number of concurrent connections of all other clients, unfinished handshakes included; those of this
     /// machine have as many again. Further connections replace the oldest one, or wait.
     pub max_strangers: usize,
-    /// Maximum number of connections that wait for a stranger's place, beside the next one in turn; those of this machine
-    /// have as many again. Further ones are closed.
+    /// Maximum number of connections that wait for a stranger's place, beside the next one in turn; those of this
+    /// machine have as many again. Further ones are closed.
     pub max_waiting: usize,
-    /// As `max_strangers`, for one address, or one IPv6 network of `ipv6_prefix` bits. It does not apply to this machine.
+    /// As `max_strangers`, for one address, or one IPv6 network of `ipv6_prefix` bits. It does not apply to this
+    /// machine.
     pub max_strangers_per_address: usize,
     /// Bits of the IPv6 network that one client has to itself: 64 for a host of the network, 128 for a pod, because the
     /// pods of a node share a network of 64 bits.
@@ -141,6 +143,10 @@ pub struct Limits {
     pub max_streams: u32,
     /// Maximum bytes of a request's header, as HTTP/2 counts them: for every field 32 more than its name and value.
     pub max_header_bytes: u32,
+    /// Maximum time in which a client takes nothing of an answer that waits: an HTTP/2 stream is reset between one and
+    /// two such times, any other connection is closed. `None` for servers of upgrades and of logs: their readers may
+    /// pause.
+    pub max_stall: Option<Duration>,
 }
 
 /// A running server. Dropping it does not stop it; the shutdown of its task group does.
@@ -178,6 +184,8 @@ pub const MAX_CONNECTIONS: usize = 3000;
 pub const MAX_STRANGERS: usize = 256;
 /// A fleet of a thousand that reconnects at the same time waits and is served in order.
 pub const MAX_WAITING: usize = 1024;
+/// Connections that wait in the kernel, as for every other listener of tokio.
+const BACKLOG: u32 = 1024;
 /// A host has one or two connections before it authenticates.
 pub const MAX_STRANGERS_PER_ADDRESS: usize = 16;
 /// Two handshakes a second for an address that floods. A hub that shares the address with the attacker still renews its
@@ -219,6 +227,23 @@ impl Peer {
     }
 }
 
+/// Listens on an address. On an unspecified one, of both families where the kernel has IPv6, as Go's `net.Listen` does.
+async fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    if addr.ip().is_unspecified()
+        && let Ok(socket) = TcpSocket::new_v6()
+    {
+        socket.set_reuseaddr(true)?;
+        rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+        let every = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), addr.port());
+        match socket.bind(every) {
+            Ok(()) => return socket.listen(BACKLOG),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {}
+            Err(error) => return Err(error),
+        }
+    }
+    TcpListener::bind(addr).await
+}
+
 // === impl Server ===
 
 impl Server {
@@ -242,12 +267,14 @@ impl Server {
         };
         let listener = match inherited.take(addr) {
             Some(listener) => TcpListener::from_std(listener).map_err(fail)?,
-            None => TcpListener::bind(addr).await.map_err(fail)?,
+            None => listen(addr).await.map_err(fail)?,
         };
         let bound = listener.local_addr().map_err(fail)?;
+        // A listener of both families has an IPv6 address.
+        let addr = SocketAddr::new(addr.ip(), bound.port());
         Ok(Server {
             listener,
-            addr: bound,
+            addr: if addr.ip().is_unspecified() { addr } else { bound },
             tls: None,
             limits: Limits::default(),
             wants_uids: false,
@@ -362,8 +389,9 @@ impl Serving {
 // === impl Limits ===
 
 impl Limits {
-    /// The same limits, or lower ones where `files` open files do not suffice, which is logged. Waiting connections give way
-    /// first, down to a quarter as many as strangers; then strangers, down to a quarter of the files; then known clients.
+    /// The same limits, or lower ones where `files` open files do not suffice, which is logged. Waiting connections
+    /// give way first, down to a quarter as many as strangers; then strangers, down to a quarter of the files; then
+    /// known clients.
     #[must_use]
     pub fn within(mut self, files: usize) -> Self {
         let wanted = self.files();
@@ -412,6 +440,7 @@ impl Default for Limits {
             header_timeout: HEADER_TIMEOUT,
             max_streams: MAX_STREAMS,
             max_header_bytes: MAX_HEADER_BYTES,
+            max_stall: None,
         }
     }
 }

@@ -19,13 +19,21 @@ const SERVER_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
 /// Settings of an outgoing connection.
 pub(super) fn tune_client(stream: &TcpStream) -> io::Result<()> {
-    keep_alive(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MILLIS)?;
-    Ok(())
+    keep_alive(stream, KEEPALIVE_IDLE)
 }
 
-/// Settings of an accepted connection. No user timeout: a watcher may stop reading for a while.
-pub(super) fn tune_server(stream: &TcpStream) -> io::Result<()> {
+/// Ends the connection when sent data stays unacknowledged. Not for one that may carry an upgrade: its receiver may
+/// stop reading for a while.
+pub(super) fn limit_unacknowledged(stream: &TcpStream) -> io::Result<()> {
+    Ok(sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MILLIS)?)
+}
+
+/// Settings of an accepted connection, which ends if its client takes nothing for `max_stall`. Without it a watcher may
+/// stop reading for as long as it likes. The kernel waits as long for the answer to its probes, whatever their number.
+pub(super) fn tune_server(stream: &TcpStream, max_stall: Option<Duration>) -> io::Result<()> {
+    if let Some(max) = max_stall {
+        sockopt::set_tcp_user_timeout(stream, u32::try_from(max.as_millis()).unwrap_or(u32::MAX))?;
+    }
     keep_alive(stream, SERVER_KEEPALIVE_IDLE)
 }
 
@@ -36,4 +44,20 @@ fn keep_alive(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_connection_ends_if_its_client_takes_nothing_for_long() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        for (max, millis) in [(None, 0), (Some(Duration::from_secs(60)), 60_000)] {
+            tune_server(&stream, max).unwrap();
+            assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), millis);
+        }
+    }
 }

@@ -203,6 +203,36 @@ async fn panicking_handler_answers_500_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
+async fn answer_to_head_has_the_length_of_a_body_and_none() {
+    let tasks = TaskGroup::new();
+    let serving = serve(&tasks, handler(async |_, _| text(StatusCode::OK, "four"))).await;
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        // The client refuses an answer with a body.
+        let client = client(&serving, protocol);
+        let answer = client.request_json(Method::HEAD, "/", None, TIMEOUT).await;
+        let (status, headers, body) = answer.unwrap();
+        assert_eq!((status, body.len()), (StatusCode::OK, 0));
+        assert_eq!(headers["content-length"], "4", "{protocol:?}");
+    }
+}
+
+/// A client that impersonates a user sends one line for each of its groups.
+#[tokio::test]
+async fn request_may_have_hundreds_of_header_lines() {
+    let tasks = TaskGroup::new();
+    let serving = serve(&tasks, handler(async |_, _| text(StatusCode::OK, "fine"))).await;
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        let mut request = get("/");
+        for group in 0..200 {
+            let group = format!("group-{group}").parse().unwrap();
+            request.headers_mut().append("impersonate-group", group);
+        }
+        let response = client(&serving, protocol).send(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{protocol:?}");
+    }
+}
+
+#[tokio::test]
 async fn shutdown_finishes_running_requests_and_refuses_new_connections() {
     let tasks = TaskGroup::new();
     for protocol in [Protocol::Http1, Protocol::Http2] {
@@ -423,4 +453,29 @@ async fn errors_name_the_server_or_the_flag() {
         matches!(error, ClientError::Timeout { connecting: false, .. }) && !error.never_sent(),
         "{error:?}"
     );
+}
+
+/// As kube-apiserver's port does.
+#[tokio::test]
+async fn unspecified_address_listens_on_both_families() {
+    let server = Server::bind("0.0.0.0:0".parse().unwrap(), "--test").await.unwrap();
+    assert_eq!(server.local_addr().ip().to_string(), "0.0.0.0");
+    let port = server.local_addr().port();
+    let tasks = TaskGroup::new();
+    let answer = handler(|_, peer| {
+        let texts = format!("{} {}", peer.addr.ip(), peer.local_addr.ip());
+        async move { text(StatusCode::OK, texts) }
+    });
+    let _serving = server.serve(&tasks, answer);
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    let hosts = [("127.0.0.1", true), ("[::1]", has_ipv6)];
+    for (host, _) in hosts.into_iter().filter(|(_, is_there)| *is_there) {
+        let uri = format!("http://{host}:{port}").parse().unwrap();
+        let client = HttpClient::new(uri, None, Protocol::Http1, Duration::from_secs(5)).unwrap();
+        let answer = client
+            .request_json(Method::GET, "/", None, Duration::from_secs(5))
+            .await;
+        let ip = host.trim_matches(['[', ']']);
+        assert_eq!(answer.expect("an answer").2, format!("{ip} {ip}"), "{host}");
+    }
 }

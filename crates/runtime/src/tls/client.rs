@@ -11,7 +11,8 @@ use super::reload::{self, WatchedFiles};
 use super::{PemIdentity, PemSource, TlsError, provider};
 use crate::tasks::TaskGroup;
 
-/// Files that a client needs for TLS. ALPN is not part of it: [`HttpClient`](crate::http::client::HttpClient) sets it according to its protocol.
+/// Files that a client needs for TLS. ALPN is not part of it: [`HttpClient`](crate::http::client::HttpClient) sets it
+/// according to its protocol.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     /// Authorities (one or several) that the server's certificate must chain to.
@@ -79,7 +80,8 @@ impl ReloadingClientTls {
         self.files.rebuilt(|| self.source.config())
     }
 
-    /// Starts the task that passes a changed configuration to `apply`, checking every [`POLL_INTERVAL`](reload::POLL_INTERVAL).
+    /// Starts the task that passes a changed configuration to `apply`, checking every
+    /// [`POLL_INTERVAL`](reload::POLL_INTERVAL).
     pub fn watch(self, tasks: &TaskGroup, apply: impl Fn(ClientConfig) + Send + Sync + 'static) {
         if self.files.is_empty() {
             return;

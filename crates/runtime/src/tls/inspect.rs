@@ -89,6 +89,16 @@ pub fn pinned(source: &PemSource, pins: &[String]) -> Result<String, TlsError> {
     Ok(pem.collect())
 }
 
+/// Certificates of `source` that `bundle` lacks, in PEM; empty if it has all.
+///
+/// # Errors
+/// As [`PemSource::certificates`].
+pub fn missing_in(bundle: &PemSource, source: &PemSource) -> Result<String, TlsError> {
+    let (held, offered) = (bundle.certificates()?, source.certificates()?);
+    let missing = offered.iter().filter(|der| !held.contains(der));
+    Ok(missing.map(|der| super::to_pem("CERTIFICATE", der)).collect())
+}
+
 /// The pin of this public key (DER of a SubjectPublicKeyInfo).
 #[must_use]
 pub fn public_key_pin(public_key: &[u8]) -> String {

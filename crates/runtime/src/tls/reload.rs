@@ -52,8 +52,8 @@ impl WatchedFiles {
         Ok(WatchedFiles { sources, seen })
     }
 
-    /// Builds a new configuration if a file changed since the last one. An unreadable file or a failed build is an error
-    /// on every call.
+    /// Builds a new configuration if a file changed since the last one. An unreadable file or a failed build is an
+    /// error on every call.
     pub(super) fn rebuilt<T>(&self, build: impl FnOnce() -> Result<T, TlsError>) -> Result<Option<T>, TlsError> {
         let now = read(&self.sources)?;
         if *self.seen.lock() == now {

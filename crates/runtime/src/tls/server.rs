@@ -161,8 +161,9 @@ impl ReloadingServerTls {
         self.shared.current.read().authorities.clone()
     }
 
-    /// Receiver of every change of the files.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+    /// Counts the changes of the files that are in use.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
 
@@ -186,7 +187,8 @@ impl ReloadingServerTls {
         Ok(true)
     }
 
-    /// Starts the task that calls [`Self::poll_files`] every [`POLL_INTERVAL`](reload::POLL_INTERVAL) and logs the result.
+    /// Starts the task that calls [`Self::poll_files`] every [`POLL_INTERVAL`](reload::POLL_INTERVAL) and logs the
+    /// result.
     pub fn watch(&self, tasks: &TaskGroup) {
         if self.shared.files.is_empty() {
             return;

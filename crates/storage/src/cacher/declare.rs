@@ -77,8 +77,8 @@ pub(super) fn read(key: &str, value: &Bytes, kind: &ResourceKind) -> Result<Obje
     }
 }
 
-/// The object with the kind's `apiVersion` and with valid metadata. Earlier versions of the coordinator stored metadata of
-/// custom resources unchecked.
+/// The object with the kind's `apiVersion` and with valid metadata. Earlier versions of the coordinator stored metadata
+/// of custom resources unchecked.
 fn valid(value: &Bytes, kind: &ResourceKind) -> Result<Bytes, serde_json::Error> {
     let version = kind.api_version();
     let mut object = json_text::parse(value)?;

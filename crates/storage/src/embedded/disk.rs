@@ -5,6 +5,7 @@
 //! database is closed, the caller gets a [`StorageError`] that names the file and the remedy, and a later write opens
 //! it again. A failed transaction may have reached the medium all the same; its writer settles that with its next one.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use yurt_runtime::Clock;
 use super::OpenError;
 use super::file_backend::{FileBackend, LockedFile, Meter, RedbBackend};
 use super::open;
+use super::overlay::Overlay;
 use super::tables::storage_error;
 use crate::backend::StorageError;
 
@@ -79,14 +81,17 @@ impl Disk {
     /// # Errors
     /// [`OpenError`], naming the file and the remedy.
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>, OpenError> {
-        let medium = LockedFile::open(path).map_err(|error| {
-            let (path, why) = (path.to_owned(), error.to_string());
-            match error.kind() {
-                _ if open::is_full(&error) => OpenError::Full { path, why },
-                std::io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly { path, why },
-                _ => OpenError::Unusable { path, why },
-            }
-        })?;
+        let medium = LockedFile::open(path).map_err(|error| unopened(path, &error))?;
+        Self::open_on(path, Arc::new(medium), clock)
+    }
+
+    /// Opens the database in the file at `path`, which stays as it is: later commits are kept in memory. For a disk
+    /// that is full or read-only.
+    ///
+    /// # Errors
+    /// [`OpenError`], also if there is no file.
+    pub fn open_unwritten(path: &Path, clock: Clock) -> Result<Arc<Self>, OpenError> {
+        let medium = Overlay::open(path).map_err(|error| unopened(path, &error))?;
         Self::open_on(path, Arc::new(medium), clock)
     }
 
@@ -240,5 +245,15 @@ impl Disk {
             at: self.clock.boot(),
         });
         error
+    }
+}
+
+/// Error of a file that the file system does not open.
+fn unopened(path: &Path, error: &io::Error) -> OpenError {
+    let (path, why) = (path.to_owned(), error.to_string());
+    match error.kind() {
+        _ if open::is_full(error) => OpenError::Full { path, why },
+        io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly { path, why },
+        _ => OpenError::Unusable { path, why },
     }
 }

@@ -77,7 +77,7 @@ struct LostBytes(io::Error);
 
 /// Maximum wait for the lock of a file: a predecessor may still be ending, and a process that it just started has its
 /// files until it executes its program.
-const LOCK_WAIT: Duration = Duration::from_secs(2);
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// Maximum number of files that are opened at one path because the one before was deleted.
 const OPENS_MAX: usize = 4;
@@ -127,7 +127,11 @@ fn busy() -> io::Error {
     io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open")
 }
 
-fn lock(file: &File, wait: Duration) -> io::Result<()> {
+/// Locks the file for this process.
+///
+/// # Errors
+/// Of the file system; [`io::ErrorKind::ResourceBusy`] when another process still holds the lock after `wait`.
+pub(super) fn lock(file: &File, wait: Duration) -> io::Result<()> {
     match file.try_lock() {
         Ok(()) => return Ok(()),
         Err(TryLockError::WouldBlock) => {}

@@ -13,7 +13,8 @@ use crate::backend::StorageError;
 /// Layout of the tables that this program reads and writes. Every change raises it that would make an older program
 /// misread the file, or this program misread an older file.
 const FORMAT: u64 = 1;
-/// As [`FORMAT`], with deflated bodies of replicas (`packed`). This program reads it, and goes on with [`FORMAT_HEADED`].
+/// As [`FORMAT`], with deflated bodies of replicas (`packed`). This program reads it, and goes on with
+/// [`FORMAT_HEADED`].
 const FORMAT_PACKED: u64 = 2;
 /// As [`FORMAT_PACKED`], with heads. A file gets this number with its first deflated body.
 const FORMAT_HEADED: u64 = 3;

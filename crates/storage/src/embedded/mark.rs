@@ -23,7 +23,8 @@ const COUNTED: u64 = 10_000_000;
 const RESERVE_MAX: u64 = 2_000_000;
 /// Lead over the clock, µs, up to which a group leaves more numbers free than time has passed.
 const LEAD_MAX: u64 = SHARE * RESERVE_MAX;
-/// Part of the rest up to [`LEAD_MAX`] that a group leaves free: many groups leave a million numbers per second together.
+/// Part of the rest up to [`LEAD_MAX`] that a group leaves free: many groups leave a million numbers per second
+/// together.
 const SHARE: u64 = 8;
 /// Distance left above a timeline without a known mark: it may have been this much ahead of the clock, µs.
 const LEAP_MICROS: u64 = 600_000_000;

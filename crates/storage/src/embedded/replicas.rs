@@ -182,7 +182,8 @@ impl ReplicaStore {
         })
     }
 
-    /// As [`Self::load`], if objects and deletions have at most `room` plain bytes. Rows beyond it are counted, not held.
+    /// As [`Self::load`], if objects and deletions have at most `room` plain bytes. Rows beyond it are counted, not
+    /// held.
     ///
     /// # Errors
     /// [`StorageError::Corrupt`] naming the row that cannot be read.

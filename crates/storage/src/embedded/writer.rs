@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use yurt_apimachinery::ResourceVersion;
 
 use super::engine::{self, Engine, OutcomeSender, Write};
@@ -22,6 +22,8 @@ pub(super) enum Request {
     Write {
         ops: Vec<Op>,
         answer: OutcomeSender<ResourceVersion>,
+        /// Its bytes in the queue.
+        place: OwnedSemaphorePermit,
     },
     Check {
         answer: OutcomeSender<()>,
@@ -71,11 +73,15 @@ impl Writer {
 
     /// Processes `requests`. Returns true after a close.
     fn take(&self, ledger: &mut Ledger, requests: impl Iterator<Item = Request>) -> bool {
-        let mut writes = Vec::new();
+        // The places are free again once the writes are settled.
+        let (mut writes, mut places) = (Vec::new(), Vec::new());
         let (mut checks, mut close) = (Vec::new(), None);
         for request in requests {
             match request {
-                Request::Write { ops, answer } => writes.push((ops, answer)),
+                Request::Write { ops, answer, place } => {
+                    writes.push((ops, answer));
+                    places.push(place);
+                }
                 Request::Check { answer } => checks.push(answer),
                 Request::Close { answer } => close = Some(answer),
             }

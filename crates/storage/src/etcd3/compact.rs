@@ -1,5 +1,5 @@
-//! Compaction of etcd's history older than one interval, as in kube-apiserver. One of several coordinators does it. While
-//! etcd has no space, each does: etcd compacts then, and refuses the record of whose turn it is.
+//! Compaction of etcd's history older than one interval, as in kube-apiserver. One of several coordinators does it.
+//! While etcd has no space, each does: etcd compacts then, and refuses the record of whose turn it is.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,8 +14,12 @@ use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::tls::{ClientTls, ReloadingClientTls};
 
 use super::OpenError;
-use super::grpc::{self, CallError};
-use super::wire::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
+use super::grpc::{self, CallError, Duplex};
+use super::version;
+use super::wire::{
+    RANGE, RangeRequest, RangeResponse, STATUS, StatusRequest, StatusResponse, TXN, TxnRequest, TxnResponse, WATCH,
+    WatchAsk, WatchCreateRequest, WatchRequest,
+};
 
 /// Time limit for a connection to a member.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,7 +35,7 @@ pub(super) struct Endpoint {
     /// For calls.
     calls: HttpClient,
     /// For watches.
-    pub(super) watches: HttpClient,
+    watches: HttpClient,
     failed_at: Mutex<Option<Instant>>,
 }
 
@@ -39,6 +43,14 @@ pub(super) struct Endpoint {
 pub(super) struct Endpoints {
     members: Vec<Endpoint>,
     preferred: AtomicUsize,
+}
+
+/// Failures of one call.
+#[derive(Default)]
+struct Attempts {
+    failed: usize,
+    /// The last one that may pass.
+    other: Option<CallError>,
 }
 
 // === impl Endpoints ===
@@ -58,11 +70,12 @@ impl Endpoints {
         let config = reloading.as_ref().map(|(_, config)| config.clone());
         let mut members = Vec::with_capacity(servers.len());
         for server in servers {
-            let bad = |why: String| OpenError::Servers(format!("{server}: {why}"));
             let client = || {
-                let base = server.parse().map_err(|error| bad(format!("not a URL: {error}")))?;
+                let base = server
+                    .parse()
+                    .map_err(|error| OpenError::Servers(format!("{server}: not a URL: {error}")))?;
                 HttpClient::new(base, config.clone(), Protocol::Http2, CONNECT_TIMEOUT)
-                    .map_err(|error| bad(error.to_string()))
+                    .map_err(|error| OpenError::Servers(error.to_string()))
             };
             members.push(Endpoint {
                 calls: client()?,
@@ -118,40 +131,60 @@ impl Endpoints {
         self.call(TXN, request, false).await
     }
 
-    /// Any call; `repeatable` if a repetition has no further effect. An error is [of the client](CallError::is_of_client)
-    /// only if every member rejects it.
+    /// Prefers a member whose watches can be used. Others are recorded as failed.
+    ///
+    /// # Errors
+    /// [`CallError`]; it is [lasting](CallError::is_lasting) only if that is so at every member.
+    pub(super) async fn require_version(&self) -> Result<(), CallError> {
+        let mut attempts = Attempts::default();
+        loop {
+            let (at, member) = self.pick();
+            match member.require_version().await {
+                Ok(()) => return Ok(()),
+                Err(error) => self.next(&mut attempts, at, error, true)?,
+            }
+        }
+    }
+
+    /// Any call; `repeatable` if a repetition has no further effect. An error is [lasting](CallError::is_lasting) only
+    /// if that is so at every member.
     pub(super) async fn call<R: Message + Default>(
         &self,
         path: &'static str,
         request: &impl Message,
         repeatable: bool,
     ) -> Result<R, CallError> {
-        let (mut asked, mut other) = (1, None);
+        let mut attempts = Attempts::default();
         loop {
             let (at, member) = self.pick();
-            let error = match grpc::unary(&member.calls, path, request, CALL_TIMEOUT).await {
+            match grpc::unary(&member.calls, path, request, CALL_TIMEOUT).await {
                 Ok(answer) => {
                     member.succeeded();
                     return Ok(answer);
                 }
-                Err(error) => error,
-            };
-            if !error.is_of_server() {
-                return Err(error);
+                Err(error) => self.next(&mut attempts, at, error, repeatable)?,
             }
-            self.failed(at, &error);
-            let is_last = asked >= self.members.len() || !(repeatable || error.never_applied());
-            // A member that gives no answer now may accept the client later.
-            let error = match other {
-                Some(other) if error.is_of_client() => other,
-                _ => error,
-            };
-            if is_last {
-                return Err(error);
-            }
-            other = Some(error).filter(|error| !error.is_of_client());
-            asked += 1;
         }
+    }
+
+    /// Records the failure of member `at`. Returns an error if no other member is to be tried.
+    fn next(&self, attempts: &mut Attempts, at: usize, error: CallError, repeatable: bool) -> Result<(), CallError> {
+        if !error.is_of_server() {
+            return Err(error);
+        }
+        self.failed(at, &error);
+        attempts.failed += 1;
+        let is_last = attempts.failed >= self.members.len() || !(repeatable || error.never_applied());
+        // A member that gives no answer now may accept the client later.
+        let error = match attempts.other.take() {
+            Some(other) if error.is_lasting() => other,
+            _ => error,
+        };
+        if is_last {
+            return Err(error);
+        }
+        attempts.other = Some(error).filter(|error| !error.is_lasting());
+        Ok(())
     }
 }
 
@@ -167,6 +200,36 @@ impl Endpoint {
         self.calls.server()
     }
 
+    /// Opens a watch, unless the member's version may lose changes.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub(super) async fn open_watch(&self, create: WatchCreateRequest) -> Result<Duplex, CallError> {
+        // Not once only: the member may have been replaced since the last watch.
+        self.require_version().await?;
+        let create = WatchRequest {
+            ask: Some(WatchAsk::Create(create)),
+        };
+        Duplex::open(&self.watches, WATCH, &create).await
+    }
+
+    /// Checks that the member reports progress in order with events.
+    async fn require_version(&self) -> Result<(), CallError> {
+        let status: Result<StatusResponse, _> =
+            grpc::unary(&self.watches, STATUS, &StatusRequest {}, CALL_TIMEOUT).await;
+        match status {
+            Ok(status) if version::has_ordered_progress(&status.version) => Ok(()),
+            Ok(status) => Err(CallError::Outdated(status.version)),
+            // With etcd's own authentication, the call may need the role root. A proxy of etcd may lack it.
+            Err(error @ CallError::Refused { .. }) if error.is_of_client() || error.is_unimplemented() => {
+                let server = self.server();
+                tracing::warn!(server, %error, "etcd does not report its version; 3.4.31, 3.5.13 or 3.6 is needed");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Records an answer: a later failure is logged as a warning again.
     pub(super) fn succeeded(&self) {
         if self.failed_at.lock().take().is_some() {
@@ -177,30 +240,32 @@ impl Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use http::{HeaderValue, Response};
-    use yurt_runtime::http as web;
-    use yurt_runtime::http::server::{Server, handler};
+    use http::HeaderValue;
 
     use super::*;
+    use crate::etcd3::fake_member;
 
     const GOOD: HeaderValue = HeaderValue::from_static("0");
 
     /// URL of a member that answers every call with this status.
     async fn member(status: HeaderValue, tasks: &TaskGroup) -> String {
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let server = Server::bind(loopback, "test").await.expect("a port");
-        let url = format!("http://{}", server.local_addr());
-        let answer = handler(move |_, _| {
-            // A frame with an empty message.
-            let frame = if status == GOOD { &[0; 5][..] } else { &[] };
-            let mut response = Response::new(web::full(frame));
-            response.headers_mut().insert("grpc-status", status.clone());
-            std::future::ready(response)
-        });
-        let _serving = server.serve(tasks, answer);
-        url
+        let answer = move |_: &str, _| match &status {
+            status if *status == GOOD => fake_member::message(&RangeResponse::default()),
+            status => fake_member::refusal(status.clone()),
+        };
+        fake_member::start(tasks, answer).await
+    }
+
+    /// URL of a member of this version.
+    async fn of_version(version: &'static str, tasks: &TaskGroup) -> String {
+        let version = version.to_owned();
+        let answer = move |path: &str, _| {
+            assert_eq!(path, STATUS);
+            fake_member::message(&StatusResponse {
+                version: version.clone(),
+            })
+        };
+        fake_member::start(tasks, answer).await
     }
 
     /// Outcomes of calls, more of them than there are members.
@@ -236,5 +301,49 @@ mod tests {
                 assert!(outcomes.iter().all(is_refused), "{outcomes:?}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn members_that_may_lose_changes_are_left() {
+        let tasks = TaskGroup::new();
+        let (old, new) = (of_version("3.5.0", &tasks).await, of_version("3.5.13", &tasks).await);
+        let away = format!("http://127.0.0.1:{}", yurt_test_support::free_port());
+        let checked = async |servers: &[&String]| {
+            let servers: Vec<String> = servers.iter().map(|server| (*server).clone()).collect();
+            let endpoints = Endpoints::new(&servers, None, &tasks).expect("URLs");
+            let checked = endpoints.require_version().await;
+            (checked, endpoints.pick().1.server())
+        };
+        for servers in [[&old, &new], [&new, &old]] {
+            let (checked, preferred) = checked(&servers).await;
+            assert!(checked.is_ok() && new.contains(&preferred), "{checked:?} {preferred}");
+        }
+        for servers in [vec![&old], vec![&old, &old]] {
+            let (checked, _) = checked(&servers).await;
+            let error = checked.expect_err("all are too old");
+            assert!(error.is_lasting() && error.to_string().contains("3.5.0"), "{error}");
+        }
+        for servers in [[&old, &away], [&away, &old]] {
+            let (checked, _) = checked(&servers).await;
+            assert!(checked.is_err_and(|error| !error.is_lasting()), "one may be new enough");
+        }
+    }
+
+    /// etcd 3.6 answers Status only to the role root.
+    #[tokio::test]
+    async fn member_that_does_not_report_its_version_is_used() {
+        let tasks = TaskGroup::new();
+        let denying = member(HeaderValue::from_static("7"), &tasks).await;
+        let endpoints = Endpoints::new(&[denying], None, &tasks).expect("a URL");
+        assert!(endpoints.require_version().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn watch_is_not_opened_at_a_member_that_may_lose_changes() {
+        let tasks = TaskGroup::new();
+        let old = of_version("3.5.12", &tasks).await;
+        let endpoints = Endpoints::new(&[old], None, &tasks).expect("a URL");
+        let opened = endpoints.pick().1.open_watch(WatchCreateRequest::default()).await;
+        assert!(matches!(opened, Err(CallError::Outdated(version)) if version == "3.5.12"));
     }
 }

@@ -15,7 +15,8 @@ use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::{self as web, Body};
 
 /// Maximum size of a received message in bytes. The smallest page of a list is one object, which etcd limits to 1.5 MiB
-/// by default. A fragment of a watch contains at most that and the previous state.
+/// by default. A fragment of a watch contains at most that and the previous state. A larger message of an etcd with a
+/// raised limit ends in a reload.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of unsent messages of a stream.
 const UNSENT_MAX: usize = 16;
@@ -54,6 +55,9 @@ pub(super) enum CallError {
     /// The answer is malformed, or ends early.
     #[error("broken answer: {0}")]
     Malformed(String),
+    /// The member's version may lose changes, see [`super::version`].
+    #[error("etcd {0:?} is too old, its watches may lose changes; upgrade it to 3.4.31, 3.5.13, 3.6 or later")]
+    Outdated(String),
 }
 
 /// A stream in both directions.
@@ -111,7 +115,7 @@ impl CallError {
     /// True if the server certainly did nothing.
     pub(super) fn never_applied(&self) -> bool {
         match self {
-            Self::Transport(error) => error.never_sent(),
+            Self::Transport(error) => error.never_sent() || error.rejects_client(),
             // Rejected before a proposal, or because of the request itself.
             Self::Refused { code, message } => {
                 matches!(code, 3 | 5 | 7 | 8 | 9 | 11 | 12 | 16)
@@ -119,13 +123,14 @@ impl CallError {
                     || is_of_member(message)
             }
             Self::TooLarge(_) | Self::Malformed(_) => false,
+            Self::Outdated(_) => true,
         }
     }
 
     /// True if another server may succeed.
     pub(super) fn is_of_server(&self) -> bool {
         match self {
-            Self::Transport(_) | Self::Malformed(_) => true,
+            Self::Transport(_) | Self::Malformed(_) | Self::Outdated(_) => true,
             // UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED (no etcd behind the port), INTERNAL, UNAVAILABLE.
             Self::Refused { code, message } => {
                 matches!(code, 2 | 4 | 12 | 13 | 14) || is_of_member(message) || self.is_of_client()
@@ -134,12 +139,24 @@ impl CallError {
         }
     }
 
+    /// True if waiting does not help: the server rejects this client, is too old, or holds a value that is too large.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.is_of_client() || matches!(self, Self::Outdated(_) | Self::TooLarge(_))
+    }
+
+    /// True if the server does not know the call.
+    pub(super) fn is_unimplemented(&self) -> bool {
+        matches!(self, Self::Refused { code: 12, .. })
+    }
+
     /// True if the server rejects this client, whatever it asks.
     pub(super) fn is_of_client(&self) -> bool {
         match self {
             // PERMISSION_DENIED, UNAUTHENTICATED; INVALID_ARGUMENT if credentials are missing or wrong.
             Self::Refused { code: 7 | 16, .. } => true,
             Self::Refused { code: 3, message } => OF_CLIENT.iter().any(|text| message.contains(text)),
+            // etcd with --client-cert-auth.
+            Self::Transport(error) => error.rejects_client(),
             _ => false,
         }
     }
@@ -233,7 +250,7 @@ fn request(path: &'static str, body: Body) -> Request<Body> {
     request
 }
 
-fn frame(message: &impl Message) -> Bytes {
+pub(super) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(5 + length);
     bytes.put_u8(0);
@@ -342,6 +359,23 @@ mod tests {
         assert!(refused(7, "etcdserver: permission denied").is_of_client());
         let large = refused(3, "etcdserver: request is too large");
         assert!(!large.is_of_client() && !large.is_of_server());
+    }
+
+    #[test]
+    fn client_whose_certificate_is_rejected_is_refused() {
+        let tls = |cause: &str, handshake| {
+            CallError::Transport(ClientError::Tls {
+                server: "https://etcd:2379".into(),
+                cause: cause.into(),
+                handshake,
+            })
+        };
+        for handshake in [true, false] {
+            let refused = tls("received fatal alert: CertificateRequired", handshake);
+            assert!(refused.is_of_client() && refused.is_of_server() && refused.never_applied());
+        }
+        let other = tls("invalid peer certificate: UnknownIssuer", true);
+        assert!(!other.is_of_client(), "the member may get another certificate");
     }
 
     #[test]

@@ -24,19 +24,47 @@ const TELL_EVERY: Duration = Duration::from_secs(15);
 /// Key of the timeline. It lies behind the prefix itself, outside of the watch.
 const ID_KEY: &str = "~store-id";
 
+/// Pauses of one wait for etcd.
+#[derive(Default)]
+pub(super) struct Wait {
+    began: Option<Instant>,
+    told: Option<Instant>,
+}
+
+// === impl Wait ===
+
+impl Wait {
+    /// Pauses after a failed attempt. Logs failures at intervals.
+    ///
+    /// # Errors
+    /// `error`, if waiting does not resolve it.
+    pub(super) async fn after(&mut self, error: CallError) -> Result<(), CallError> {
+        if error.is_lasting() {
+            return Err(error);
+        }
+        let began = *self.began.get_or_insert_with(Instant::now);
+        if self.told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            self.told = Some(Instant::now());
+            let seconds = began.elapsed().as_secs();
+            tracing::warn!(%error, seconds, "Waiting for etcd; nothing is served until it answers");
+        }
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}
+
 /// Returns the store's identity. `layout` uses its timeline afterwards.
 ///
 /// # Errors
-/// Only a cause that waiting does not resolve: every member of etcd rejects this client.
+/// Only a cause that waiting does not resolve: every member of etcd rejects this client, or is too old.
 pub(super) async fn find(
     endpoints: &Endpoints,
     layout: &mut Layout,
     checkpoint: Option<&RevisionCheckpoint>,
 ) -> Result<Identity, OpenError> {
-    let began = Instant::now();
-    let mut told: Option<Instant> = None;
+    let mut wait = Wait::default();
     loop {
-        let error = match settle(endpoints, layout, checkpoint).await {
+        match settle(endpoints, layout, checkpoint).await {
             Ok(Some(identity)) => {
                 if let (Some(checkpoint), Some(timeline)) = (checkpoint, &identity.timeline) {
                     checkpoint.adopt(timeline);
@@ -44,16 +72,12 @@ pub(super) async fn find(
                 return Ok(identity);
             }
             // Another coordinator was faster, or the record is about to be written.
-            Ok(None) => continue,
-            Err(error) if error.is_of_client() => return Err(OpenError::Refused(error.to_string())),
-            Err(error) => error,
-        };
-        if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            told = Some(Instant::now());
-            let seconds = began.elapsed().as_secs();
-            tracing::warn!(%error, seconds, "Waiting for etcd; nothing is served until it answers");
+            Ok(None) => {}
+            Err(error) => wait.after(error).await.map_err(|error| match error {
+                CallError::Outdated(_) => OpenError::Outdated(error.to_string()),
+                _ => OpenError::Refused(error.to_string()),
+            })?,
         }
-        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -84,6 +108,7 @@ async fn settle(
     layout: &mut Layout,
     checkpoint: Option<&RevisionCheckpoint>,
 ) -> Result<Option<Identity>, CallError> {
+    endpoints.require_version().await?;
     let found = look(endpoints, layout).await?;
     let nothing = KnownStore::default();
     let seen = checkpoint.map_or(&nothing, |checkpoint| &checkpoint.seen);

@@ -12,8 +12,8 @@ use yurt_apimachinery::ResourceVersion;
 /// Numbers left out between two timelines, for revisions that the mark did not cover.
 pub(super) const MARGIN: u64 = 1 << 20;
 
-/// The record below the store's id key: `<id> <offset> <since> <cluster>`. Without a cluster, or with an id only, in older
-/// stores.
+/// The record below the store's id key: `<id> <offset> <since> <cluster>`. Without a cluster, or with an id only, in
+/// older stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Timeline {
     /// Random.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   verify ──► open at last+1 ──► events, progress ──► broken or silent ──► verify, at another member
-//!                    └─► compacted ──► reload the state, publish the difference ──► open
+//!                    └─► compacted, or a message is too large ──► reload the state, publish the difference ──► open
 //! ```
 //! A store that went back in time ends the task, and with it the process: its readers have to start over.
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::grpc::{CallError, Duplex};
 use super::load;
 use super::wire::{
-    EVENT_DELETE, Event, WATCH, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+    EVENT_DELETE, Event, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
 use super::{EtcdState, Unverified};
 use crate::backend::{Committed, Sink};
@@ -45,9 +45,11 @@ pub(super) struct WatchLoop {
 }
 
 /// Reason why a watch ended.
+#[derive(Debug)]
 enum End {
     Stopped,
-    Compacted,
+    /// It cannot resume at its position.
+    Reload(String),
     Broken(String),
 }
 
@@ -96,8 +98,9 @@ impl WatchLoop {
             };
             match ended {
                 End::Stopped => return,
-                End::Compacted => {
-                    if let Err(error) = self.reload().await {
+                End::Reload(why) => {
+                    if let Err(error) = self.reload(&why).await {
+                        self.shared.set_trouble(Some(error.to_string()));
                         tracing::warn!(%error, "Failed to reload the state from etcd");
                     }
                 }
@@ -142,10 +145,7 @@ impl WatchLoop {
             prev_kv: true,
             fragment: true,
         };
-        let create = WatchRequest {
-            ask: Some(WatchAsk::Create(create)),
-        };
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, Duplex::open(&member.watches, WATCH, &create)).await;
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, member.open_watch(create)).await;
         let end = match opened {
             Ok(Ok(stream)) => self.listen(stream).await,
             Ok(Err(error)) => End::Broken(error.to_string()),
@@ -186,12 +186,14 @@ impl WatchLoop {
             let message = match message {
                 Ok(Some(message)) => message,
                 Ok(None) => return End::Broken("the server ended it".into()),
+                // Resumed at this position, the watch would get the same message again.
+                Err(error @ CallError::TooLarge(_)) => return End::Reload(error.to_string()),
                 Err(error) => return End::Broken(error.to_string()),
             };
             heard = Instant::now();
             shared.set_trouble(None);
             if message.canceled && message.compact_revision > 0 {
-                return End::Compacted;
+                return End::Reload("etcd has compacted the needed history".into());
             }
             if message.canceled {
                 return End::Broken(message.cancel_reason);
@@ -203,8 +205,8 @@ impl WatchLoop {
         }
     }
 
-    /// Checks that the member has reached everything that is published. One that has not lags behind the others, or etcd
-    /// went back.
+    /// Checks that the member has reached everything that is published. One that has not lags behind the others, or
+    /// etcd went back.
     fn require_reached(&self, message: &WatchResponse) -> Result<(), String> {
         let behind = message.header.filter(|header| header.revision < self.last);
         behind.map_or(Ok(()), |header| {
@@ -269,14 +271,10 @@ impl WatchLoop {
         }
     }
 
-    /// Publishes the present state as a difference from the published one, after a compaction of the needed history.
-    async fn reload(&mut self) -> Result<(), CallError> {
+    /// Publishes the present state as a difference from the published one.
+    async fn reload(&mut self, why: &str) -> Result<(), CallError> {
         let (loaded, at) = load::live(&self.shared.endpoints, &self.shared.layout).await?;
-        tracing::warn!(
-            from = self.last,
-            to = at,
-            "Reloaded the state from etcd, which has compacted the needed history"
-        );
+        tracing::warn!(why, from = self.last, to = at, "Reloaded the state from etcd");
         if at > self.last {
             self.sink.reloaded(loaded);
             self.advance(at);
@@ -296,9 +294,13 @@ mod tests {
     use crate::backend::{Loaded, StorageError};
     use crate::etcd3::Identity;
     use crate::etcd3::endpoints::Endpoints;
+    use crate::etcd3::fake_member;
     use crate::etcd3::timeline::Timeline;
     use crate::etcd3::txn::Layout;
-    use crate::etcd3::wire::{KeyValue, ResponseHeader};
+    use crate::etcd3::wire::{KeyValue, ResponseHeader, STATUS, StatusResponse, WATCH};
+
+    /// URL without a server.
+    const NONE: &str = "http://127.0.0.1:1";
 
     /// Commits in the order of their publication.
     #[derive(Default)]
@@ -317,7 +319,7 @@ mod tests {
         fn reloaded(&self, _loaded: Loaded) {}
     }
 
-    fn example() -> (WatchLoop, Arc<Published>) {
+    fn example(server: &str) -> (WatchLoop, Arc<Published>) {
         let timeline = Timeline {
             id: "test".into(),
             offset: 0,
@@ -325,7 +327,7 @@ mod tests {
             cluster: 1,
         };
         let shared = EtcdState {
-            endpoints: Endpoints::new(&["http://127.0.0.1:1".into()], None, &TaskGroup::new()).expect("a URL"),
+            endpoints: Endpoints::new(&[server.to_owned()], None, &TaskGroup::new()).expect("a URL"),
             layout: Layout {
                 prefix: String::new(),
                 tag: 0,
@@ -379,7 +381,7 @@ mod tests {
     /// rest.
     #[test]
     fn revision_in_several_pieces_is_one_commit() {
-        let (mut watch_loop, sink) = example();
+        let (mut watch_loop, sink) = example(NONE);
         let mut pending = Pending::default();
         watch_loop.take(&mut pending, message(&[(5, "/a"), (6, "/b")], true));
         assert_eq!(*sink.0.lock(), [(5, vec!["/a".to_owned()])]);
@@ -398,7 +400,7 @@ mod tests {
 
     #[test]
     fn member_that_has_not_reached_what_is_published_is_left() {
-        let (watch_loop, _) = example();
+        let (watch_loop, _) = example(NONE);
         let at = |revision| WatchResponse {
             header: Some(ResponseHeader {
                 cluster_id: 1,
@@ -415,14 +417,14 @@ mod tests {
     /// A watch of an etcd that went back opens, and is silent until etcd has passed the published revision.
     #[tokio::test]
     async fn watch_stays_closed_while_etcd_cannot_be_verified() {
-        let (watch_loop, _) = example();
+        let (watch_loop, _) = example(NONE);
         let verified = watch_loop.verify().await;
         assert!(matches!(verified, Err(Unverified::Unanswered(_))), "{verified:?}");
     }
 
     #[test]
     fn etcd_before_the_published_revision_is_not_the_same_store() {
-        let (watch_loop, _) = example();
+        let (watch_loop, _) = example(NONE);
         let identity = &watch_loop.shared.identity;
         let now = |revision| Identity {
             revision,
@@ -436,11 +438,27 @@ mod tests {
     /// A watch that broke inside a revision repeats it as a whole, and perhaps earlier events.
     #[test]
     fn what_is_published_is_not_published_again() {
-        let (mut watch_loop, sink) = example();
+        let (mut watch_loop, sink) = example(NONE);
         let mut pending = Pending::default();
         watch_loop.take(&mut pending, message(&[(3, "/old"), (4, "/old"), (5, "/a")], false));
         watch_loop.take(&mut pending, message(&[(4, "/old"), (5, "/a"), (6, "/b")], false));
         let keys: Vec<_> = sink.0.lock().iter().flat_map(|(_, keys)| keys.clone()).collect();
         assert_eq!(keys, ["/a", "/b"]);
+    }
+
+    /// etcd sends what a watch has missed in messages up to its own limit, which an administrator may raise.
+    #[tokio::test]
+    async fn message_that_is_too_large_ends_in_a_reload() {
+        let tasks = TaskGroup::new();
+        let answer = |path: &str, _| match path {
+            WATCH => fake_member::bytes(Bytes::from_static(&[0, 0xff, 0xff, 0xff, 0xff])),
+            STATUS => fake_member::message(&StatusResponse {
+                version: "3.6.6".into(),
+            }),
+            path => panic!("{path} is not called"),
+        };
+        let (mut watch_loop, _) = example(&fake_member::start(&tasks, answer).await);
+        let ended = watch_loop.watch().await;
+        assert!(matches!(ended, End::Reload(_)), "{ended:?}");
     }
 }

@@ -13,6 +13,8 @@ pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(super) const COMPACT: &str = "/etcdserverpb.KV/Compact";
 /// The stream of changes.
 pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+/// State of one member.
+pub(super) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 /// `WatchCreateRequest.FilterType.NOPUT`: deletions only.
 pub(super) const FILTER_NO_PUT: i32 = 0;
@@ -170,6 +172,16 @@ pub(super) struct CompactionRequest {
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(super) struct CompactionResponse {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(super) struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct StatusResponse {
+    /// Version of the program.
+    #[prost(string, tag = "2")]
+    pub(super) version: String,
+}
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct WatchCreateRequest {

@@ -1,5 +1,5 @@
-//! Judges from the outcomes of this process' writes whether etcd accepts writes. The watch does not show it: it stays open
-//! while etcd has no space or no quorum. Pure.
+//! Judges from the outcomes of this process' writes whether etcd accepts writes. The watch does not show it: it stays
+//! open while etcd has no space or no quorum. Pure.
 
 use std::time::Duration;
 

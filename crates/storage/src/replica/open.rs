@@ -58,8 +58,8 @@ impl Replicas {
         Ok(Self::of(kinds.iter().map(new).collect(), Store::Nowhere))
     }
 
-    /// Replicas of `kinds` by name, filled from `store` up to `max` plain bytes in total. A replica that is beyond them is
-    /// deleted there and begins empty; returned with it.
+    /// Replicas of `kinds` by name, filled from `store` up to `max` plain bytes in total. A replica that is beyond them
+    /// is deleted there and begins empty; returned with it.
     ///
     /// # Errors
     /// [`StorageError`] when the store cannot be read; the damaged row is named.

@@ -5,9 +5,9 @@
 //!   /~pool/<collection>/<folder>/o/<key>   object          …/t/<rv>/<key>  tombstone          …/r/<to>/<after>/<key>  range
 //! ```
 //! A small change is one transaction with the pointer. The transaction compares the pointer that it builds upon, and
-//! the caller's guards (the election's record). Where it has room, it also deletes rows of deletions that are forgotten.
-//! A large change fills a new folder first; then the pointer flips, and the old folder is deleted (`folders`). Followers
-//! see both through the store's commits and apply up to the pointer only.
+//! the caller's guards (the election's record). Where it has room, it also deletes rows of deletions that are
+//! forgotten. A large change fills a new folder first; then the pointer flips, and the old folder is deleted
+//! (`folders`). Followers see both through the store's commits and apply up to the pointer only.
 //!
 //! A commit ends as a whole, with everything that follows from its outcome, also when its caller is gone.
 
@@ -130,14 +130,19 @@ impl SharedStore {
         }
     }
 
+    /// Deletion of the pointer: no remaining part counts after it.
+    pub(super) fn deletion(&self, name: &str) -> Option<Op> {
+        let all = self.known.lock();
+        let (rv, _) = all.get(name)?.pointer.as_ref()?;
+        Some(delete(pointer_key(name), Expect::At(*rv)))
+    }
+
     /// Deletes everything of a replica. The pointer goes first, with `with`, so that no remaining part counts.
     ///
     /// # Errors
     /// [`StorageError`]; a part may be left that no pointer names.
     pub(super) async fn forget(&self, name: &str, with: Option<Op>) -> Result<(), StorageError> {
-        let pointer = self.known.lock().get(name).and_then(|known| known.pointer.clone());
-        let deletion = pointer.map(|(rv, _)| delete(pointer_key(name), Expect::At(rv)));
-        let ops: Vec<Op> = deletion.into_iter().chain(with).collect();
+        let ops: Vec<Op> = self.deletion(name).into_iter().chain(with).collect();
         if !ops.is_empty() {
             self.storage.write(ops).await?;
         }

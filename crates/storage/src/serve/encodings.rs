@@ -16,15 +16,33 @@ use yurt_runtime::{memory, parallel};
 /// Clients that reconnect after an outage list within seconds. A client that starts alone pays for the encoding again.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
-/// A list as a body, as [`Negotiated::list`] makes it. The first list after a start encodes thousands of objects while its
-/// client waits.
-#[must_use]
-pub fn encode(how: Negotiated, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, now: Time) -> ListBody {
-    if let Some(message) = how.cached_message(kind) {
-        let new = encoding_cache::unmeasured(&objects);
-        parallel::map(&new, |object| encoding_cache::measure(object, message));
+/// Number of items that are measured in one turn: renewals and probes share the thread.
+const MEASURED_AT_ONCE: usize = 256;
+
+/// A list as a body, as [`Negotiated::list`] makes it. The first list after a start, and each one of metadata in
+/// protobuf, encodes thousands of objects while its client waits. Between two parts other tasks have their turns.
+///
+/// # Cancel safety
+/// Changes nothing.
+pub async fn encode(
+    how: Negotiated,
+    kind: &ResourceKind,
+    meta: &ListMeta,
+    objects: Vec<Object>,
+    now: Time,
+) -> ListBody {
+    let mut bytes = 0;
+    for part in objects.chunks(MEASURED_AT_ONCE) {
+        if bytes > 0 {
+            tokio::task::yield_now().await;
+        }
+        if let Some(message) = how.cached_message(kind) {
+            let new = encoding_cache::unmeasured(part);
+            parallel::map(&new, |object| encoding_cache::measure(object, message));
+        }
+        bytes += how.items_len(kind, part, now);
     }
-    how.list(kind, meta, objects, now)
+    how.measured_list(kind, meta, objects, bytes, now)
 }
 
 /// Releases cached encodings that no list uses, until `token` is cancelled.
@@ -42,32 +60,66 @@ pub async fn release_encodings(token: CancellationToken) {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+
     use bytes::Bytes;
     use yurt_apimachinery::ResourceVersion;
     use yurt_apimachinery::kind::find_kind;
-    use yurt_codec::negotiation::Format;
+    use yurt_codec::negotiation::{Format, MetaVersion, Transform};
 
     use super::*;
 
-    #[test]
-    fn list_encoded_on_several_cores_is_that_of_one() {
-        let services = find_kind("", "services").unwrap();
-        // Objects of their own for each list, so that no encoding is shared.
-        let all = || -> Vec<Object> {
-            let text = |n| format!(r#"{{"metadata":{{"name":"s{n}","namespace":"n","resourceVersion":"{n}"}}}}"#);
-            (1..=1000)
-                .map(|n| Object::parse(text(n).into(), services).unwrap())
-                .collect()
+    /// Objects of their own for each list, so that no encoding is shared.
+    fn services() -> Vec<Object> {
+        let kind = find_kind("", "services").unwrap();
+        let text = |n| format!(r#"{{"metadata":{{"name":"s{n}","namespace":"n","resourceVersion":"{n}"}}}}"#);
+        (1..=1000)
+            .map(|n| Object::parse(text(n).into(), kind).unwrap())
+            .collect()
+    }
+
+    fn forms() -> Vec<Negotiated> {
+        let metadata = Transform::PartialObjectMetadata(MetaVersion::V1);
+        let form = |(format, transform)| Negotiated {
+            format,
+            transform,
+            ..Negotiated::default()
         };
+        let all = [
+            (Format::Protobuf, Transform::None),
+            (Format::Protobuf, metadata),
+            (Format::Json, metadata),
+        ];
+        all.into_iter().map(form).collect()
+    }
+
+    #[tokio::test]
+    async fn list_encoded_in_parts_is_that_of_one() {
+        let kind = find_kind("", "services").unwrap();
         let (meta, now) = (ListMeta::at(ResourceVersion(1000)), Time::from_unix(0));
-        for format in [Format::Protobuf, Format::Json] {
-            let how = Negotiated {
-                format,
-                ..Negotiated::default()
-            };
-            let several: Vec<Bytes> = encode(how, services, &meta, all(), now).collect();
-            let one: Vec<Bytes> = how.list(services, &meta, all(), now).collect();
-            assert!(several.concat() == one.concat(), "{format:?}");
+        for how in forms() {
+            let parts: Vec<Bytes> = encode(how, kind, &meta, services(), now).await.collect();
+            let one: Vec<Bytes> = how.list(kind, &meta, services(), now).collect();
+            assert!(parts.concat() == one.concat(), "{how:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn other_tasks_have_their_turns_while_a_list_is_measured() {
+        let kind = find_kind("", "services").unwrap();
+        let (meta, now) = (ListMeta::at(ResourceVersion(1000)), Time::from_unix(0));
+        for how in forms() {
+            let (mut encoding, mut turns) = (pin!(encode(how, kind, &meta, services(), now)), 0);
+            drop(
+                poll_fn(|cx| {
+                    turns += 1;
+                    encoding.as_mut().poll(cx)
+                })
+                .await,
+            );
+            let expected = if how.format == Format::Protobuf { 4 } else { 1 };
+            assert_eq!(turns, expected, "{how:?}");
         }
     }
 }

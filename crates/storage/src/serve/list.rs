@@ -12,6 +12,9 @@ use yurt_collection::{Collection, Expired, KeyRange};
 use super::{Selection, View, WAIT_FOR_RV};
 use crate::shared::SharedCollection;
 
+/// Number of objects that are converted in one turn: renewals and probes share the thread.
+const SHOWN_AT_ONCE: usize = 64;
+
 /// Objects of a list with its metadata.
 #[derive(Clone, Debug)]
 pub struct Listed {
@@ -62,7 +65,7 @@ struct Page {
 /// * 504 for an RV that does not arrive within [`WAIT_FOR_RV`]
 ///
 /// # Cancel safety
-/// Holds nothing while waiting.
+/// Changes nothing. Holds nothing while it waits for an RV, and no lock while it converts objects.
 pub async fn list(
     shared: &SharedCollection,
     options: &ListOptions,
@@ -86,7 +89,23 @@ pub async fn list(
     reach(shared, wanted.least)
         .await
         .map_err(|status| if status.code() == 410 { expired() } else { status })?;
-    take(shared, &wanted, selection, view).map_err(|_| expired())
+    let mut listed = take(shared, &wanted, selection).map_err(|_| expired())?;
+    if !view.is_identity() {
+        listed.objects = shown(&listed.objects, view).await;
+    }
+    Ok(listed)
+}
+
+/// The objects as the client sees them. Between two parts other tasks have their turns.
+async fn shown(objects: &[Object], view: &dyn View) -> Vec<Object> {
+    let mut shown = Vec::with_capacity(objects.len());
+    for part in objects.chunks(SHOWN_AT_ONCE) {
+        if !shown.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        shown.extend(part.iter().map(|object| view.show(object)));
+    }
+    shown
 }
 
 /// Waits until the collection is complete and has reached `wanted`; zero needs no wait.
@@ -140,13 +159,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Objects up to the limit, as the client sees them.
-fn take(
-    shared: &SharedCollection,
-    wanted: &Wanted<'_>,
-    selection: &Selection,
-    view: &dyn View,
-) -> Result<Listed, Expired> {
+/// Objects up to the limit, as they are stored.
+fn take(shared: &SharedCollection, wanted: &Wanted<'_>, selection: &Selection) -> Result<Listed, Expired> {
     let kind = shared.kind();
     let keys = selection.keys(kind);
     let path = match selection.namespace.as_deref().filter(|_| kind.namespaced) {
@@ -162,12 +176,8 @@ fn take(
         let after = ContinueToken::after(Some(page.at), last.strip_prefix(&path).unwrap_or(last));
         marked(after, page.revisions).encode()
     });
-    let objects = match view.is_identity() {
-        true => page.objects,
-        false => page.objects.iter().map(|object| view.show(object)).collect(),
-    };
     Ok(Listed {
-        objects,
+        objects: page.objects,
         meta: ListMeta {
             resource_version: page.at,
             remaining_item_count: token.as_ref().filter(|_| count).map(|_| page.rest),

@@ -3,8 +3,8 @@
 //! Pure. An object that was selected and is no longer becomes DELETED, one that becomes selected ADDED;
 //! the event carries the RV of the change.
 //!
-//! The previous state is unknown in a catch-up, so DELETED is also sent for objects that were never selected. A node may
-//! read only its own pods, which the authorizer derives from the field selector. So DELETED shows it no other pods.
+//! The previous state is unknown in a catch-up, so DELETED is also sent for objects that were never selected. A node
+//! may read only its own pods, which the authorizer derives from the field selector. So DELETED shows it no other pods.
 
 use std::sync::Arc;
 
@@ -136,8 +136,8 @@ impl WatcherView {
         self.encode(EventType::Deleted, &seen.bytes())
     }
 
-    /// Namespace and name never change, and a bound pod stays on its node, so an object outside them was never visible. A
-    /// pod without a node may be one whose spec a filter hides.
+    /// Namespace and name never change, and a bound pod stays on its node, so an object outside them was never visible.
+    /// A pod without a node may be one whose spec a filter hides.
     fn inside(&self, object: &Object) -> bool {
         let at = object.field(NODE_NAME).unwrap_or_default();
         self.selection

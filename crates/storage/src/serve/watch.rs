@@ -348,8 +348,7 @@ impl Watch {
             if let Some(told) = self.on_initial_end.take() {
                 told();
             }
-            // A client that is corrected has not received the objects above the reader's position. Where their states at
-            // that position are not known, it has older ones.
+            // A corrected client lacks objects above the reader's position, and may have older states of them.
             let is_exact = !self.corrects() || self.shared.read(|held| held.has_state_at(reader.position()));
             if self.wants_bookmarks && is_exact {
                 let annotations = [(INITIAL_EVENTS_END, "true")];

@@ -2,6 +2,7 @@
 //!
 //! Ignored without an etcd; the interop step of `cargo xtask test` runs them.
 
+mod refused;
 mod restored;
 mod shared_store;
 mod support;
@@ -206,6 +207,36 @@ async fn killed_etcd_is_resumed_without_a_reload() {
         .expect("write");
 }
 
+/// An etcd with a raised limit sends all that a watch has missed in one message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn watch_that_has_missed_more_than_one_message_holds_is_reloaded_once() {
+    let mut etcd = EtcdMember::single(None, &["--max-request-bytes=67108864"]);
+    let one = Coordinator::start(&[&etcd]).await;
+    etcd.kill();
+    eventually("trouble is reported", || one.is_in_trouble()).await;
+    let home = etcd.move_away();
+    etcd.start();
+    let other = Coordinator::start(&[&etcd]).await;
+    let large = "x".repeat(200_000);
+    let mut last = ResourceVersion::ZERO;
+    for n in 0..100 {
+        let ops = vec![put(&format!("k{n}"), Expect::Absent, &large)];
+        last = other.storage.write(ops).await.expect("write");
+    }
+    etcd.kill();
+    etcd.move_to(home);
+    etcd.start();
+    eventually("everything arrives", || {
+        one.collection().read(|held| held.position()) >= last
+    })
+    .await;
+    assert_eq!(one.collection().read(|held| held.len()), 100);
+    let written = one.storage.write(vec![put("after", Expect::Absent, "1")]).await;
+    written.expect("write");
+    assert_eq!(one.reloads(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn compaction_ends_in_a_reload_that_tells_differences_only() {
@@ -314,23 +345,9 @@ async fn an_etcd_that_went_back_in_time_ends_the_process() {
         .write(vec![put("a", Expect::Absent, "0")])
         .await
         .expect("write");
-    etcd.kill();
-    let backup = tempfile::tempdir().expect("a temporary folder");
-    support::copy(&etcd.data(), backup.path());
-    etcd.start();
-    eventually("it goes on", || !one.is_in_trouble()).await;
-    let mut lost = ResourceVersion::ZERO;
-    while lost.is_zero() {
-        lost = one
-            .storage
-            .write(vec![put("lost", Expect::Any, "0")])
-            .await
-            .unwrap_or_default();
-    }
-    etcd.kill();
-    std::fs::remove_dir_all(etcd.data()).expect("the data folder");
-    support::copy(backup.path(), &etcd.data());
-    etcd.start();
+    let backup = support::back_up(&mut etcd, &one).await;
+    let lost = support::write(&one, "lost", "0").await;
+    support::put_back(&mut etcd, &backup);
     let failed = tokio::time::timeout(Duration::from_secs(20), one.tasks.failed()).await;
     assert_eq!(failed, Ok("etcd-watch"));
     assert!(
@@ -374,23 +391,12 @@ async fn etcd_that_went_back_while_nobody_looked_begins_a_new_timeline() {
     };
     let one = start(&etcd).await;
     write(&one, "kept").await;
-    etcd.kill();
-    let backup = tempfile::tempdir().expect("a temporary folder");
-    support::copy(&etcd.data(), backup.path());
-    etcd.start();
-    eventually("it goes on", || !one.is_in_trouble()).await;
-    let mut lost = ResourceVersion::ZERO;
-    while lost.is_zero() {
-        let written = one.storage.write(vec![put("lost", Expect::Any, "0")]).await;
-        lost = written.unwrap_or_default();
-    }
+    let backup = support::back_up(&mut etcd, &one).await;
+    let lost = support::write(&one, "lost", "0").await;
     let id = one.storage.id().to_owned();
     one.storage.close().await.expect("closed");
     drop(one);
-    etcd.kill();
-    std::fs::remove_dir_all(etcd.data()).expect("the data folder");
-    support::copy(backup.path(), &etcd.data());
-    etcd.start();
+    support::put_back(&mut etcd, &backup);
 
     let two = start(&etcd).await;
     assert_ne!(two.storage.id(), id);

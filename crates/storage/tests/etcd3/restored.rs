@@ -6,11 +6,10 @@ use std::path::Path;
 use bytes::Bytes;
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_storage::backend::{Action, Durability, Expect, Op};
-use yurt_storage::contract::put;
 use yurt_storage::{Storage as _, StorageError};
 use yurt_test_support::etcd::EtcdMember;
 
-use super::support::{self, Coordinator, config, eventually};
+use super::support::{self, Coordinator, config, eventually, write};
 
 /// Every state shown to a reader, by its RV.
 #[derive(Default)]
@@ -43,28 +42,13 @@ async fn start(etcd: &EtcdMember, mark: Option<&Path>) -> Coordinator {
     coordinator
 }
 
-async fn write(coordinator: &Coordinator, name: &str, value: &str) -> ResourceVersion {
-    loop {
-        match coordinator.storage.write(vec![put(name, Expect::Any, value)]).await {
-            Ok(rv) => return rv,
-            // It was away a moment ago.
-            Err(StorageError::Unavailable(_) | StorageError::Unknown(_)) => tokio::task::yield_now().await,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
 /// An etcd restored to the state before `lost` writes, at a coordinator that stored its mark in `mark` and stopped.
 async fn restored(mark: &Path, lost: usize, shown: &mut Shown) -> (EtcdMember, String) {
     let mut etcd = EtcdMember::single(None, &[]);
     let one = start(&etcd, Some(mark)).await;
     write(&one, "kept", "0").await;
     shown.look(&one);
-    etcd.kill();
-    let backup = tempfile::tempdir().expect("a temporary folder");
-    support::copy(&etcd.data(), backup.path());
-    etcd.start();
-    eventually("it goes on", || !one.is_in_trouble()).await;
+    let backup = support::back_up(&mut etcd, &one).await;
     for n in 0..lost {
         write(&one, "lost", &n.to_string()).await;
         shown.look(&one);
@@ -72,10 +56,7 @@ async fn restored(mark: &Path, lost: usize, shown: &mut Shown) -> (EtcdMember, S
     let id = one.storage.id().to_owned();
     one.storage.close().await.expect("closed");
     drop(one);
-    etcd.kill();
-    std::fs::remove_dir_all(etcd.data()).expect("the data folder");
-    support::copy(backup.path(), &etcd.data());
-    etcd.start();
+    support::put_back(&mut etcd, &backup);
     (etcd, id)
 }
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
+use tempfile::TempDir;
 use yurt_apimachinery::kind::builtin_kinds;
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_collection::Delivery;
 use yurt_runtime::TaskGroup;
-use yurt_storage::backend::{Committed, Loaded, Sink};
+use yurt_storage::backend::{Committed, Expect, Loaded, Sink};
+use yurt_storage::contract::put;
 use yurt_storage::etcd3::{Config, MAX_REQUEST_BYTES};
 use yurt_storage::{Cacher, Etcd, SharedCollection, Storage as _, StorageError};
 use yurt_test_support::etcd::EtcdMember;
@@ -119,7 +121,37 @@ pub(crate) fn told(delivery: &Delivery) -> Option<String> {
     }
 }
 
-pub(crate) fn copy(from: &Path, to: &Path) {
+/// Writes as soon as etcd answers.
+pub(crate) async fn write(coordinator: &Coordinator, name: &str, value: &str) -> ResourceVersion {
+    loop {
+        match coordinator.storage.write(vec![put(name, Expect::Any, value)]).await {
+            Ok(rv) => return rv,
+            // It was away a moment ago.
+            Err(StorageError::Unavailable(_) | StorageError::Unknown(_)) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A copy of etcd's data, from a moment without etcd.
+pub(crate) async fn back_up(etcd: &mut EtcdMember, one: &Coordinator) -> TempDir {
+    etcd.kill();
+    let backup = tempfile::tempdir().expect("a temporary folder");
+    copy(&etcd.data(), backup.path());
+    etcd.start();
+    eventually("it goes on", || !one.is_in_trouble()).await;
+    backup
+}
+
+/// Starts etcd with the data of a copy.
+pub(crate) fn put_back(etcd: &mut EtcdMember, backup: &TempDir) {
+    etcd.kill();
+    std::fs::remove_dir_all(etcd.data()).expect("the data folder");
+    copy(backup.path(), &etcd.data());
+    etcd.start();
+}
+
+fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder") {
         let entry = entry.expect("an entry");

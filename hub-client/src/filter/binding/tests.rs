@@ -136,6 +136,42 @@ fn registered_filters_have_upstreams_defaults_and_ours() {
     }
 }
 
+/// Without `masterservice` the kubelet's pods have the cloud's address of kube-apiserver, which no rule of kube-proxy
+/// serves before kube-proxy runs.
+#[test]
+fn filter_is_bound_only_beside_the_one_that_it_requires() {
+    let config_maps = ("", "configmaps");
+    let with = |table: &Table, key: &str, value: &str| table.with(&[(key.to_owned(), value.to_owned())].into());
+    let table = Table::new(&FILTERS, &Switches::default());
+    let switches = Switches {
+        disabled: ["masterservice"].into(),
+        ..Switches::default()
+    };
+    let disabled = Table::new(&FILTERS, &switches);
+    let unbound = with(&table, "masterservice", "-kubelet");
+    let partly = with(&table, "masterservice", "-kubelet, kubelet/services#list");
+    let of_another = with(&table, "inclusterconfig", "agent");
+    for (table, component) in [
+        (&disabled, "kubelet"),
+        (&unbound, "kubelet"),
+        (&partly, "kubelet"),
+        (&of_another, "agent"),
+    ] {
+        assert_eq!(each(table, component, config_maps), VERBS.map(|_| Vec::<&str>::new()));
+    }
+    assert_eq!(faults(&of_another), [("inclusterconfig", "agent")]);
+    assert!(faults(&unbound).is_empty(), "no entry binds it");
+    let data = ["masterservice", "inclusterconfig"].map(|key| (key.to_owned(), "agent".to_owned()));
+    assert_eq!(
+        lists(&table.with(&data.into()), "agent", config_maps),
+        ["inclusterconfig"]
+    );
+    let changed = ("kubelet".to_owned(), GroupResource::new("", "configmaps"));
+    assert!(table.changes(&unbound).contains(&changed), "open watches end");
+    let concerned = RequestInfo::parse("GET", "/api/v1/namespaces/kube-system/configmaps/kube-proxy", None).unwrap();
+    assert!(table.is_filterable(&concerned) && !disabled.is_filterable(&concerned));
+}
+
 #[test]
 fn example_1_components_are_added_to_the_defaults() {
     let table = table(&[("masterservice", "agent-a, agent-b")]);

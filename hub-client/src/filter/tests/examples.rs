@@ -1,8 +1,8 @@
 //! Worked examples of all filters, from `examples.json`.
 //!
-//! `in` is an object, or the items of a list; `out` the client's view of it: `keep` for the same bytes, `drop`, or other
-//! bytes. `context` names what differs from the default world. `example` is the number in the specification of OpenYurt's
-//! filters. Claims say where OpenYurt answers otherwise.
+//! `in` is an object, or the items of a list; `out` the client's view of it: `keep` for the same bytes, `drop`, or
+//! other bytes. `context` names what differs from the default world. `example` is the number in the specification of
+//! OpenYurt's filters. Claims say where OpenYurt answers otherwise.
 
 use std::cell::RefCell;
 

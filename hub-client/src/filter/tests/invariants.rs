@@ -121,20 +121,26 @@ fn shared_object_is_not_changed() {
 
 /// OpenYurt gives pods 127.0.0.1, which is the pod itself, if the hub has no address for them.
 #[test]
-fn no_filter_leads_pods_to_an_address_that_they_cannot_reach() {
+fn no_filter_leads_pods_to_an_address_that_they_cannot_reach_or_trust() {
     let kubernetes = r#""metadata":{"namespace":"default","name":"kubernetes"}"#;
-    let service =
-        format!(r#"{{{kubernetes},"spec":{{"clusterIP":"10.96.0.1","ports":[{{"name":"https","port":443}}]}}}}"#);
     let env = r#"[{"name":"KUBERNETES_SERVICE_HOST","value":"api.example.com"}]"#;
     let pod = format!(r#"{{"metadata":{{"namespace":"shop","name":"p"}},"spec":{{"containers":[{{"env":{env}}}]}}}}"#);
-    let is_kept = |host: &str| {
-        let family = if host.contains(':') { "IPv6" } else { "IPv4" };
+    let proxy =
+        r#"{"metadata":{"namespace":"kube-system","name":"kube-proxy"},"data":{"config.conf":"kubeconfig: /a"}}"#;
+    let is_kept = |host: &str, is_trusted: bool| {
+        let (family, address) = match host.contains(':') {
+            true => ("IPv6", "fd01::1"),
+            false => ("IPv4", "10.96.0.1"),
+        };
+        let spec = format!(r#"{{"clusterIP":"{address}","ports":[{{"name":"https","port":443}}]}}"#);
+        let service = format!(r#"{{{kubernetes},"spec":{spec}}}"#);
         let slice = format!(r#"{{{kubernetes},"addressType":"{family}","endpoints":[],"ports":[]}}"#);
-        let world = World::of(&json!({ "host": host }));
+        let world = World::of(&json!({ "host": host, "trusted": is_trusted }));
         [
-            ("masterservice", kind("", "services"), &service),
+            ("masterservice", kind("", "services"), service.as_str()),
             ("serviceenvupdater", kind("", "pods"), &pod),
             ("forwardkubesvctraffic", kind(SLICES.0, SLICES.1), &slice),
+            ("inclusterconfig", kind("", "configmaps"), proxy),
         ]
         .map(|(name, kind, text)| {
             let verdict = chain(&[name]).filter(kind, &object(kind, text), &world.context());
@@ -142,10 +148,11 @@ fn no_filter_leads_pods_to_an_address_that_they_cannot_reach() {
         })
     };
     for host in ["127.0.0.1", "127.9.9.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1"] {
-        assert_eq!(is_kept(host), [true; 3], "{host}");
+        assert_eq!(is_kept(host, true), [true; 4], "{host}");
     }
     for host in ["169.254.2.1", "192.0.2.1", "fd00::2:1"] {
-        assert_eq!(is_kept(host), [false; 3], "{host}");
+        assert_eq!(is_kept(host, true), [false; 4], "{host}");
+        assert_eq!(is_kept(host, false), [true; 4], "{host}");
     }
 }
 
@@ -156,12 +163,15 @@ fn inputs_of_a_chain_are_those_of_its_filters() {
         members: true,
         ..Inputs::NONE
     };
-    assert_eq!(inputs(&["masterservice"]), Inputs::NONE);
+    for led in ["masterservice", "forwardkubesvctraffic", "serviceenvupdater"] {
+        assert_eq!(inputs(&[led]), Inputs::TRUST);
+    }
     assert_eq!(inputs(&["discardcloudservice", "nodeportisolation"]), Inputs::NONE);
     assert_eq!(
         inputs(&["servicetopology", "forwardkubesvctraffic"]),
         Inputs {
             services: true,
+            trust: true,
             ..members
         }
     );

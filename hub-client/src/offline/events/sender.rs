@@ -16,9 +16,10 @@ use yurt_runtime::http::{APPLICATION_JSON, full};
 
 use super::Events;
 use super::queue::{BYTES_MAX, EventKey, Queue, QueuedEvent, counted, is_counted_further};
-use crate::health::CloudReach;
+use crate::health::{CloudReach, answer_within};
 use crate::offline::record::Record;
 use crate::offline::shelf::{Limits, Share, Shelf};
+use crate::offline::{SEND_AWAY_MAX, SEND_UP_MAX};
 use crate::replicas::history_check::HistoryState;
 use crate::upstream::Cloud;
 
@@ -39,8 +40,6 @@ const LIMITS: Limits = Limits {
 const PACE: Duration = Duration::from_millis(100);
 /// Pause after an attempt without a result.
 const RETRY: Duration = Duration::from_secs(10);
-/// Maximum time of a request.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of an answer.
 const ANSWER_MAX: usize = 1 << 20;
 /// Minimum time between two writes of the file.
@@ -128,7 +127,9 @@ impl Sender {
                     let Some((place, key, kept)) = next else { continue };
                     last = Some(place);
                     // An event whose request is cut stays in the queue, as one without an answer.
-                    let sent = token.run_until_cancelled(self.send(&key, &kept)).await;
+                    let limits = (SEND_AWAY_MAX, SEND_UP_MAX);
+                    let sending = answer_within(limits, reach.clone(), self.send(&key, &kept));
+                    let sent = token.run_until_cancelled(sending).await.flatten();
                     let pause = if sent == Some(true) { PACE } else { RETRY };
                     not_before = Instant::now() + pause;
                 }
@@ -216,7 +217,7 @@ impl Sender {
         request.headers_mut().insert(CONTENT_TYPE, content_type);
         request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
         let client = self.cloud.server().beats.clone();
-        let answer = client.request_bytes(request, TIMEOUT, ANSWER_MAX).await;
+        let answer = client.request_bytes(request, SEND_UP_MAX, ANSWER_MAX).await;
         answer
             .map(|(status, _, body)| (status, body))
             .map_err(|error| error.to_string())

@@ -2,7 +2,8 @@
 //!
 //! A pod is published with its first local status, and after a restart with that from the disk. When the cloud has the
 //! status, the pod stays for [`KNOWN_FOR`]: the cloud's controllers have not answered it yet, and their old endpoints
-//! would bring back the addresses from before. An endpoint object later than the status counts immediately.
+//! would bring back the addresses from before. An endpoint object later than the status counts immediately. A status
+//! that the kubelet writes at the cloud in that time replaces the former one, and the time begins again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +65,32 @@ impl Published {
         self.change(|pods| {
             if let Some(held) = pods.get_mut(key) {
                 held.pod.known_at = Some(known_at);
+                held.until = Some(Instant::now() + KNOWN_FOR);
+            }
+        });
+    }
+
+    /// True if the cloud's endpoints may not show the last status of this pod, although the cloud has it.
+    #[must_use]
+    pub fn awaits_answer(&self, key: &OwnKey) -> bool {
+        let pods = self.pods.lock();
+        pods.get(key).is_some_and(|held| held.until.is_some())
+    }
+
+    /// The cloud has a later status of a pod that is still published: `object` is its answer to that write.
+    pub fn rewrote(&self, key: &OwnKey, object: &Value) {
+        let known_at = meta::text(object, "resourceVersion").parse().map(ResourceVersion);
+        let (Ok(known_at), true) = (known_at, object["status"].is_object()) else {
+            return;
+        };
+        self.change(|pods| {
+            let is_same = |held: &&mut Held| held.uid == meta::text(object, "uid") && held.until.is_some();
+            let held = pods.get_mut(key).filter(is_same);
+            if let Some(held) = held.filter(|held| held.pod.known_at <= Some(known_at)) {
+                held.pod = LocalPod {
+                    known_at: Some(known_at),
+                    ..read(object)
+                };
                 held.until = Some(Instant::now() + KNOWN_FOR);
             }
         });
@@ -217,6 +244,37 @@ mod tests {
         assert_eq!(uids(&pods), ["u2"], "the former pod of that name is gone");
         published.dropped(&key());
         assert_eq!(uids(&pods), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn later_status_at_the_cloud_replaces_a_sent_one_of_the_same_pod() {
+        let published = Published::default();
+        let pods = published.subscribe();
+        let answer = |uid: &str, version: &str| {
+            let metadata = json!({"uid": uid, "resourceVersion": version});
+            json!({"metadata": metadata, "status": {"podIP": "10.0.0.2"}})
+        };
+        let shown = || {
+            let pod = pods.borrow()["u1"].clone();
+            (pod.addresses[0].to_string(), pod.known_at.map(|at| at.0))
+        };
+        let first = |known_at| ("10.0.0.1".to_owned(), known_at);
+        published.rewrote(&key(), &answer("u1", "8"));
+        assert_eq!(uids(&pods), [""; 0], "nothing is published");
+        published.wrote(&key(), &pod("u1", json!({"podIP": "10.0.0.1"})));
+        published.rewrote(&key(), &answer("u1", "8"));
+        assert_eq!(
+            (published.awaits_answer(&key()), shown()),
+            (false, first(None)),
+            "the cloud has no status yet"
+        );
+        published.sent(&key(), ResourceVersion(7));
+        for (uid, version) in [("u2", "8"), ("u1", "6"), ("u1", "")] {
+            published.rewrote(&key(), &answer(uid, version));
+        }
+        assert_eq!((published.awaits_answer(&key()), shown()), (true, first(Some(7))));
+        published.rewrote(&key(), &answer("u1", "8"));
+        assert_eq!(shown(), ("10.0.0.2".to_owned(), Some(8)));
     }
 
     #[tokio::test(start_paused = true)]

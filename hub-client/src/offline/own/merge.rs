@@ -80,8 +80,8 @@ pub fn without_old_reports(base: &Value, local: &Value, now: i64) -> Value {
     part
 }
 
-/// Returns the Node to which the kubelet's patch applies that names the conditions `named`. The kubelet computed it from
-/// the Node that it lists, `held`: it replaces what earlier patches reported about these conditions.
+/// Returns the Node to which the kubelet's patch applies that names the conditions `named`. The kubelet computed it
+/// from the Node that it lists, `held`: it replaces what earlier patches reported about these conditions.
 #[must_use]
 pub fn without_reports_of(named: &[Value], local: &Value, held: &Value) -> Value {
     let mut node = local.clone();
@@ -99,7 +99,8 @@ pub fn as_listed(local: &Value, held: &Value) -> Value {
     node
 }
 
-/// Replaces those [`REPEATED`] conditions that `is_other` selects by the ones in `from`, and removes them if it has none.
+/// Replaces those [`REPEATED`] conditions that `is_other` selects by the ones in `from`, and removes them if it has
+/// none.
 fn replace_repeated(object: &mut Value, from: &Value, is_other: impl Fn(&Value) -> bool) {
     const CONDITIONS: &str = "/status/conditions";
     let Some(Value::Array(conditions)) = object.pointer_mut(CONDITIONS) else {

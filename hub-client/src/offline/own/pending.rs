@@ -1,7 +1,8 @@
 //! Statuses that the kubelet wrote without the cloud, one per object, on the disk before they are answered.
 //!
 //! An entry holds the object's status before the first such write (base) and the object after the last one (local).
-//! Writes merge into their entry, so the number of entries is that of the node's objects. Bounded: a further object gets
+//! Writes merge into their entry, so the number of entries is that of the node's objects. Bounded: a further object
+//! gets
 //! 503. All functions that change something block.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use yurt_apimachinery::{ResourceVersion, Status, meta};
 
 use super::local_pods::Published;
 use super::merge::part;
-use super::write::{self, OwnKey, Write};
+use super::write::{self, KnownObject, OwnKey, Write};
 use crate::failures::Failures;
 use crate::filter::context::LocalPods;
 use crate::health::CloudReach;
@@ -112,13 +113,15 @@ impl Pending {
         }
     }
 
-    /// Applies a write of the kubelet of `node`. Returns the object after it, once it is on the disk. `held` is the
-    /// object as the node last received it; it counts if there is no entry, or if the entry is about a former object of
-    /// that name, and for the conditions in a patch of the Node ([`write::target`]). A disk that fails or is full does not refuse the write: it is in memory then, and shown as a failure.
+    /// Applies a write of the kubelet of `node`. Returns the object after it, once it is on the disk. The latest state
+    /// that is `known` counts if there is no entry, or if the entry is about a former object of that name; the listed
+    /// one for the conditions in a patch of the Node ([`write::target`]). A disk that fails or is full does not refuse
+    /// the write: it is in memory then, and shown as a failure.
     ///
     /// # Errors
-    /// As [`write::apply`]; 503 without a held object, and above the limits.
-    pub fn accept(&self, key: &OwnKey, node: &str, held: Option<Value>, write: Write<'_>) -> Result<Value, Status> {
+    /// As [`write::apply`]; 503 for an object that is not known, and above the limits.
+    pub fn accept(&self, key: &OwnKey, node: &str, known: KnownObject, write: Write<'_>) -> Result<Value, Status> {
+        let KnownObject { latest: held, listed } = known;
         key.check_owner(node, held.as_ref())?;
         let _one = self.changing.lock();
         let entry = self.entries.lock().get(key).cloned();
@@ -135,7 +138,7 @@ impl Pending {
                 return Err(Status::service_unavailable(why, RETRY_AFTER));
             }
         };
-        let target = write::target(key, &state.local, held.as_ref(), write);
+        let target = write::target(key, &state.local, listed.as_ref(), write);
         let new = write::apply(key, node, &target, write)?;
         if new == state.local {
             return Ok(new);
@@ -163,9 +166,9 @@ impl Pending {
         Some((entry.revision, entry.state()?))
     }
 
-    /// Ends an entry whose content at `revision` the cloud has since the RV `known_at` of the object, or will never take.
-    /// If the kubelet wrote since, only that later difference stays. An entry about a later object of that name stays as
-    /// it is.
+    /// Ends an entry whose content at `revision` the cloud has since the RV `known_at` of the object, or will never
+    /// take. If the kubelet wrote since, only that later difference stays. An entry about a later object of that name
+    /// stays as it is.
     pub fn settle(&self, key: &OwnKey, revision: u64, sent: &LocalState, known_at: Option<ResourceVersion>) {
         let _one = self.changing.lock();
         let Some((now, state)) = self.state(key) else { return };
@@ -190,8 +193,8 @@ impl Pending {
         self.delete(key);
     }
 
-    /// Deletes the file of an ended entry. One that stays is sent once more after a restart; the kubelet corrects what it
-    /// wrote since.
+    /// Deletes the file of an ended entry. One that stays is sent once more after a restart; the kubelet corrects what
+    /// it wrote since.
     fn delete(&self, key: &OwnKey) {
         let deleted = self.shelf.remove(&key.to_string());
         self.record(key, deleted.map_err(ShelfError::Disk));
@@ -215,12 +218,13 @@ impl Pending {
         }
     }
 
-    /// The first key above `last`, else the first one.
+    /// The first key above `last`, else the first one, of those that are not under way.
     #[must_use]
-    pub fn next(&self, last: Option<&OwnKey>) -> Option<OwnKey> {
+    pub fn next(&self, last: Option<&OwnKey>, is_under_way: impl Fn(&OwnKey) -> bool) -> Option<OwnKey> {
         let entries = self.entries.lock();
-        let above = last.and_then(|last| entries.keys().find(|key| *key > last));
-        above.or_else(|| entries.keys().next()).cloned()
+        let keys = || entries.keys().filter(|key| !is_under_way(key));
+        let above = last.and_then(|last| keys().find(|key| *key > last));
+        above.or_else(|| keys().next()).cloned()
     }
 
     /// True if there is an entry for `key`.
@@ -253,14 +257,25 @@ impl Pending {
         self.pods.subscribe()
     }
 
+    /// True if the cloud has the last local status of this pod, and its endpoints may not show it yet.
+    #[must_use]
+    pub fn awaits_answer(&self, key: &OwnKey) -> bool {
+        self.pods.awaits_answer(key)
+    }
+
+    /// The cloud answered a later status of such a pod with this object.
+    pub fn rewrote(&self, key: &OwnKey, object: &Value) {
+        self.pods.rewrote(key, object);
+    }
+
     /// Ends the publication of pods in time, until `token` is cancelled.
     pub async fn expire_local_pods(&self, reach: watch::Receiver<CloudReach>, token: CancellationToken) {
         self.pods.expire(reach, token).await;
     }
 
-    /// Resolves once there is an entry.
-    pub async fn any(&self) {
-        while self.is_empty() {
+    /// Resolves once there are more entries than `count`.
+    pub async fn more_than(&self, count: usize) {
+        while self.len() <= count {
             self.added.notified().await;
         }
     }
@@ -380,7 +395,7 @@ mod tests {
             body: &body,
         };
         pending
-            .accept(&key(), "n1", held, write)
+            .accept(&key(), "n1", held.into(), write)
             .map_err(|status| status.code())
     }
 
@@ -419,7 +434,7 @@ mod tests {
                 headers: &HeaderMap::from_iter([(CONTENT_TYPE, strategic)]),
                 body: &patch.to_string().into(),
             };
-            pending.accept(&key, "n1", Some(held.clone()), write).unwrap()
+            pending.accept(&key, "n1", Some(held.clone()).into(), write).unwrap()
         };
         let report = |condition: Value| json!({"status": {"conditions": [condition]}});
         accept(json!({"metadata": {"labels": {"zone": "a"}}, "status": {"phase": "Running"}}));
@@ -567,7 +582,7 @@ mod tests {
             let mut held = pod("u1", 7);
             held["metadata"]["name"] = key.name.as_str().into();
             pending
-                .accept(key, "n1", Some(held), write)
+                .accept(key, "n1", Some(held).into(), write)
                 .map_err(|status| status.code())
         };
         let results: Vec<_> = names.iter().map(|key| accept(key).err()).collect();

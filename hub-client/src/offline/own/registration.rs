@@ -32,7 +32,7 @@ impl OwnWrites {
         let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let json = body_json(body_format(content_type).ok()?, &kind.api_version(), &kind.kind, body).ok()?;
         let node: Value = serde_json::from_slice(&json).ok()?;
-        let is_known = meta::text(&node, "name") == self.node && self.held(&key).await.is_some();
+        let is_known = meta::text(&node, "name") == self.node && self.known(&key).await.latest.is_some();
         is_known.then(|| Status::already_exists(&kind.group_resource(), &self.node))
     }
 }

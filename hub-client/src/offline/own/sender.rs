@@ -1,15 +1,26 @@
-//! Brings local statuses to the cloud when it is back: one object at a time, the Node first, paced.
+//! Brings local statuses to the cloud when it is back: a few objects at the same time, the Node first, paced. So one
+//! that takes long does not delay the others.
 //!
 //! Every attempt reads the cloud's object, computes what it should have, and patches the difference with its uid and
 //! resourceVersion. So a status is written exactly once, also after a crash in between: the second attempt finds no
 //! difference.
+//!
+//! A denied read is not final. A kube-apiserver that starts answers `/livez` before its authorizer knows the pods of
+//! this node, and it denies the read of a pod that it has deleted. So the status stays for later attempts, unless the
+//! node's own selection of pods shows the deletion.
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -20,25 +31,34 @@ use yurt_runtime::http::{APPLICATION_JSON, full};
 
 use super::merge::{difference, part, reconciled, with_part, without_old_reports};
 use super::pending::{LocalState, Pending};
+use super::under_way::UnderWay;
+use super::version;
 use super::write::OwnKey;
-use crate::health::CloudReach;
+use crate::health::{CloudReach, answer_within};
 use crate::metrics::Metrics;
 use crate::offline::answers::Answers;
 use crate::offline::kept_read::KeptRead;
+use crate::offline::{SEND_AWAY_MAX, SEND_UP_MAX};
 use crate::upstream::{Cloud, describe_answer};
 
+/// Maximum number of objects that are sent at the same time, and as many for requests that wait for theirs.
+const SENDS_MAX: usize = 4;
 /// Pause between two objects.
 const PACE: Duration = Duration::from_millis(50);
 /// Pause after an attempt without a result.
 const RETRY: Duration = Duration::from_secs(5);
 /// Time between attempts to store entries that the disk did not take, and to delete those that it kept.
 const RESAVED_EVERY: Duration = Duration::from_secs(10);
-/// Maximum time of a request.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of an answer.
 const ANSWER_MAX: usize = 3 << 20;
 /// Maximum number of attempts in a row after conflicts.
 const ATTEMPTS_MAX: u32 = 5;
+/// Maximum number of denied reads of an object in a row, at least [`RETRY`] apart: ten minutes in which the cloud
+/// answers.
+const DENIALS_MAX: u32 = 120;
+
+/// True if the selection of the node's pods shows that the cloud has deleted this pod.
+pub type IsDeleted = Arc<dyn Fn(&OwnKey, &Value) -> bool + Send + Sync>;
 
 /// Request to send the entry of an object now.
 #[derive(Debug)]
@@ -59,12 +79,12 @@ pub struct Sender {
     pub cloud: Arc<Cloud>,
     /// Kept answers, which receive the cloud's new state.
     pub answers: Answers,
+    /// Knowledge about deleted pods.
+    pub is_deleted: IsDeleted,
     /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
     /// Clock of the kubelet's reports.
     pub clock: Clock,
-    /// Attempts that requests wait for.
-    pub commands: mpsc::Receiver<Command>,
 }
 
 /// Result of an attempt.
@@ -78,26 +98,73 @@ enum StatusOutcome {
     Gone,
     /// The cloud will never take it.
     Refused(String),
+    /// The cloud denies the read of the object.
+    Denied(String),
     /// Nothing is known; later attempts may succeed.
     Later(String),
+}
+
+/// Denied reads in a row, by object with an entry: their number, and the time of the last one.
+#[derive(Debug, Default)]
+struct Denials(BTreeMap<OwnKey, (u32, Instant)>);
+
+// === impl Denials ===
+
+impl Denials {
+    /// Decides at `now` about a denied read; returns any other outcome as it is.
+    fn judge(
+        &mut self,
+        key: &OwnKey,
+        now: Instant,
+        is_deleted: impl FnOnce() -> bool,
+        outcome: StatusOutcome,
+    ) -> StatusOutcome {
+        let before = self.0.remove(key);
+        let StatusOutcome::Denied(why) = outcome else {
+            return outcome;
+        };
+        if is_deleted() {
+            return StatusOutcome::Gone;
+        }
+        let denials = match before {
+            // Requests for the object cause attempts of their own.
+            Some((count, last)) if now < last + RETRY => (count, last),
+            before => (before.map_or(1, |(count, _)| count + 1), now),
+        };
+        if denials.0 >= DENIALS_MAX {
+            return StatusOutcome::Refused(why);
+        }
+        self.0.insert(key.clone(), denials);
+        StatusOutcome::Denied(why)
+    }
+
+    /// True if the read of this object was denied less than [`RETRY`] ago.
+    fn is_recent(&self, key: &OwnKey, now: Instant) -> bool {
+        self.0.get(key).is_some_and(|(_, last)| now < *last + RETRY)
+    }
 }
 
 // === impl Sender ===
 
 impl Sender {
-    /// Sends entries whenever the cloud is there, until `token` is cancelled. Deletes them once `is_foreign` is
-    /// cancelled: the cloud is another cluster.
+    /// Sends entries whenever the cloud is there, and those that `commands` name, until `token` is cancelled. Deletes
+    /// them once `is_foreign` is cancelled: the cloud is another cluster.
     pub async fn run(
-        mut self,
+        self,
+        mut commands: mpsc::Receiver<Command>,
         mut reach: watch::Receiver<CloudReach>,
         token: CancellationToken,
         is_foreign: CancellationToken,
     ) {
         let (mut last, mut not_before): (Option<OwnKey>, _) = (None, Instant::now());
-        let mut resave_at = Instant::now();
+        let (mut resave_at, denials) = (Instant::now(), Mutex::new(Denials::default()));
+        let (reaching, is_stopped) = (reach.clone(), &token);
+        let send = |key| self.send(key, &denials, reaching.clone(), is_stopped).boxed();
+        let mut sends = UnderWay::new(send);
         loop {
+            let count = sends.count();
             let due = async {
-                self.pending.any().await;
+                self.pending.more_than(count).await;
                 let is_up = reach.wait_for(|reach| reach.is_up()).await.is_ok();
                 tokio::time::sleep_until(not_before).await;
                 is_up
@@ -109,13 +176,20 @@ impl Sender {
             };
             tokio::select! {
                 biased;
-                () = token.cancelled() => return,
+                () = token.cancelled() => {
+                    // Their requests are cut, and what is known is stored.
+                    while sends.next().await.is_some() {}
+                    return;
+                }
                 () = is_foreign.cancelled() => break,
-                command = self.commands.recv() => {
+                Some(has_result) = sends.next() => if !has_result {
+                    not_before = Instant::now() + RETRY;
+                },
+                command = commands.recv(), if count < 2 * SENDS_MAX => {
                     let Some(Command { key, done }) = command else { break };
-                    self.send(&key, &token).await;
-                    // The request may be gone.
-                    let _ = done.send(());
+                    if !done.is_closed() {
+                        sends.command(key, done);
+                    }
                 }
                 () = unsaved => {
                     let pending = self.pending.clone();
@@ -123,16 +197,20 @@ impl Sender {
                     let _ = tokio::task::spawn_blocking(move || pending.save_unsaved()).await;
                     resave_at = Instant::now() + RESAVED_EVERY;
                 }
-                is_up = due => {
+                is_up = due, if count < SENDS_MAX => {
                     if !is_up {
                         break;
                     }
-                    let Some(key) = self.pending.next(last.as_ref()) else { continue };
-                    let pause = if self.send(&key, &token).await { PACE } else { RETRY };
-                    (last, not_before) = (Some(key), Instant::now() + pause);
+                    not_before = Instant::now() + PACE;
+                    let Some(key) = self.pending.next(last.as_ref(), |key| sends.has(key)) else { continue };
+                    if !denials.lock().is_recent(&key, Instant::now()) {
+                        sends.begin(key.clone());
+                    }
+                    last = Some(key);
                 }
             }
         }
+        drop(sends);
         if is_foreign.is_cancelled() {
             let pending = self.pending.clone();
             // The stop deletes what is left.
@@ -141,20 +219,40 @@ impl Sender {
         token.cancelled().await;
     }
 
-    /// Sends one entry. Returns false if the cloud gave no result before `token` was cancelled.
-    async fn send(&self, key: &OwnKey, token: &CancellationToken) -> bool {
+    /// Sends one entry. Returns false if the cloud gave no result before `token` was cancelled. A denial says nothing
+    /// about other objects.
+    async fn send(
+        &self,
+        key: OwnKey,
+        denials: &Mutex<Denials>,
+        reach: watch::Receiver<CloudReach>,
+        token: &CancellationToken,
+    ) -> bool {
+        let key = &key;
         for _ in 0..ATTEMPTS_MAX {
             let Some((revision, state)) = self.pending.state(key) else {
                 return true;
             };
-            // Only the requests are cut: a result that is known is stored.
-            let Some(outcome) = token.run_until_cancelled(self.attempt(key, &state)).await else {
+            // Only the requests are cut: a result that is known is stored. Another server may be up.
+            let down = self.cloud.server().availability.down();
+            let attempt = down.run_until_cancelled(self.attempt(key, &state));
+            let attempt = answer_within((SEND_AWAY_MAX, SEND_UP_MAX), reach.clone(), attempt);
+            let Some(outcome) = token.run_until_cancelled(attempt).await else {
                 return false;
             };
+            let outcome = outcome
+                .flatten()
+                .unwrap_or_else(|| StatusOutcome::Later("the cloud does not answer".to_owned()));
             let read = KeptRead::of_object(super::KUBELET, &key.path());
             let mut known_at = None;
+            let is_deleted = || (self.is_deleted)(key, &state.local);
+            let outcome = denials.lock().judge(key, Instant::now(), is_deleted, outcome);
             let counted = match outcome {
                 StatusOutcome::Conflict => continue,
+                StatusOutcome::Denied(why) => {
+                    tracing::debug!(object = %key, why, "Cloud denied the read of an object with a local status");
+                    return true;
+                }
                 StatusOutcome::Later(why) => {
                     tracing::debug!(object = %key, why, "Failed to send local status");
                     return false;
@@ -186,13 +284,16 @@ impl Sender {
 
     async fn attempt(&self, key: &OwnKey, state: &LocalState) -> StatusOutcome {
         let client = self.cloud.server().beats.clone();
-        let read = client.request_json(Method::GET, &key.path(), None, TIMEOUT).await;
+        let read = client.request_json(Method::GET, &key.path(), None, SEND_UP_MAX).await;
         let object = match read {
             Err(error) => return StatusOutcome::Later(error.to_string()),
             Ok((StatusCode::OK, _, body)) => match serde_json::from_slice::<Value>(&body) {
                 Ok(object) => object,
                 Err(error) => return StatusOutcome::Later(error.to_string()),
             },
+            Ok((StatusCode::FORBIDDEN, _, body)) => {
+                return StatusOutcome::Denied(describe_answer(StatusCode::FORBIDDEN, &body));
+            }
             Ok((status, _, body)) => return judge(status, &body),
         };
         let now = self.clock.unix().secs;
@@ -200,7 +301,7 @@ impl Sender {
             return StatusOutcome::Gone;
         };
         let Some(patch) = patch else {
-            return StatusOutcome::Written(version_of(&object), None);
+            return StatusOutcome::Written(version(&object), None);
         };
         let mut request = Request::new(full(patch.to_string()));
         *request.method_mut() = Method::PATCH;
@@ -211,24 +312,19 @@ impl Sender {
         let merge = HeaderValue::from_static("application/merge-patch+json");
         request.headers_mut().insert(CONTENT_TYPE, merge);
         request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
-        match client.request_bytes(request, TIMEOUT, ANSWER_MAX).await {
+        match client.request_bytes(request, SEND_UP_MAX, ANSWER_MAX).await {
             Err(error) => StatusOutcome::Later(error.to_string()),
             Ok((status, _, body)) if status.is_success() => {
                 let written = serde_json::from_slice(&body).unwrap_or(object);
-                StatusOutcome::Written(version_of(&written), Some(body))
+                StatusOutcome::Written(version(&written), Some(body))
             }
             Ok((status, _, body)) => judge(status, &body),
         }
     }
 }
 
-/// RV of an object; 0 if it has none.
-fn version_of(object: &Value) -> ResourceVersion {
-    ResourceVersion(meta::text(object, "resourceVersion").parse().unwrap_or(0))
-}
-
-/// Returns the patch that brings the local status to the cloud's object at Unix time `now`, s; `Some(None)` if it has it.
-/// `None` if that is another object.
+/// Returns the patch that brings the local status to the cloud's object at Unix time `now`, s; `Some(None)` if it has
+/// it. `None` if that is another object.
 fn patch(key: &OwnKey, node: &str, state: &LocalState, object: &Value, now: i64) -> Option<Option<Value>> {
     let is_same = meta::text(&state.local, "uid") == meta::text(object, "uid");
     if !is_same || key.check_owner(node, Some(object)).is_err() {
@@ -261,99 +357,5 @@ fn judge(status: StatusCode, body: &[u8]) -> StatusOutcome {
         }
         status if status.is_client_error() => StatusOutcome::Refused(why),
         _ => StatusOutcome::Later(why),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use http::HeaderMap;
-    use yurt_test_support::TestDir;
-
-    use super::*;
-    use crate::failures::Failures;
-    use crate::offline::own::pending;
-    use crate::offline::own::write::Write;
-
-    fn pod(uid: &str, version: &str, status: Value) -> Value {
-        json!({"metadata": {"name": "web", "uid": uid, "resourceVersion": version}, "spec": {"nodeName": "n1"}, "status": status})
-    }
-
-    fn patched(object: &Value) -> Option<Option<Value>> {
-        let state = LocalState {
-            base: part(&pod("u1", "7", json!({"phase": "Pending"}))),
-            local: pod("u1", "7", json!({"phase": "Running"})),
-        };
-        patch(&OwnKey::parse("shop/web").unwrap(), "n1", &state, object, 0)
-    }
-
-    #[test]
-    fn patch_names_the_object_that_it_was_computed_for() {
-        let expected = json!({"metadata": {"uid": "u1", "resourceVersion": "9"}, "status": {"phase": "Running"}});
-        assert_eq!(
-            patched(&pod("u1", "9", json!({"phase": "Pending", "message": "m"}))),
-            Some(Some(expected))
-        );
-        assert_eq!(
-            patched(&pod("u1", "9", json!({"phase": "Running"}))),
-            Some(None),
-            "sent before a crash"
-        );
-    }
-
-    #[test]
-    fn another_object_receives_nothing() {
-        assert_eq!(patched(&pod("u2", "9", json!({}))), None);
-        let mut moved = pod("u1", "9", json!({}));
-        moved["spec"]["nodeName"] = "n2".into();
-        assert_eq!(patched(&moved), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn disk_that_works_again_gets_the_entries_while_every_attempt_at_the_cloud_fails() {
-        let folder = TestDir::new();
-        let no_folder = folder.path().join(pending::FOLDER);
-        std::fs::write(&no_folder, "a file where the folder would be").unwrap();
-        let clock = Clock::fake().0;
-        let failures = Failures::new(clock.clone());
-        let pending = Arc::new(Pending::open(folder.path(), failures.clone()));
-        let write = Write {
-            method: &Method::PATCH,
-            headers: &HeaderMap::from_iter([(CONTENT_TYPE, "application/merge-patch+json".parse().unwrap())]),
-            body: &Bytes::from_static(b"{\"status\": {\"phase\": \"Running\"}}"),
-        };
-        let held = pod("u1", "7", json!({"phase": "Pending"}));
-        let key = OwnKey::parse("shop/web").unwrap();
-        pending.accept(&key, "n1", Some(held), write).unwrap();
-        assert!(failures.why(pending::DISK).is_some());
-        std::fs::remove_file(&no_folder).unwrap();
-        let (_commands, commands) = mpsc::channel(1);
-        let sender = Sender {
-            node: "n1".to_owned(),
-            pending,
-            cloud: Arc::new(Cloud::of_servers(&["http://127.0.0.1:1"])),
-            answers: Answers::open(folder.path(), clock.clone(), failures.clone()).0,
-            metrics: Arc::new(Metrics::new().unwrap()),
-            clock,
-            commands,
-        };
-        let reach = watch::Sender::new(CloudReach { failed_probes: Some(0) });
-        let running = sender.run(reach.subscribe(), CancellationToken::new(), CancellationToken::new());
-        let ended = tokio::time::timeout(3 * RESAVED_EVERY, running).await;
-        assert!(ended.is_err(), "it runs until the stop");
-        assert_eq!(failures.why(pending::DISK), None);
-    }
-
-    #[test]
-    fn only_final_refusals_drop_a_status() {
-        let is_kept = |code: u16| {
-            let outcome = judge(StatusCode::from_u16(code).unwrap(), b"");
-            matches!(outcome, StatusOutcome::Later(_) | StatusOutcome::Conflict)
-        };
-        for code in [401, 408, 409, 429, 500, 502, 503, 504] {
-            assert!(is_kept(code), "{code}");
-        }
-        for code in [400, 403, 404, 413, 422] {
-            assert!(!is_kept(code), "{code}");
-        }
     }
 }

@@ -26,6 +26,15 @@ pub struct OwnKey {
     pub name: String,
 }
 
+/// An object as the cloud gave it to this node.
+#[derive(Clone, Debug, Default)]
+pub struct KnownObject {
+    /// The latest state.
+    pub latest: Option<Value>,
+    /// The state in the selection that the kubelet lists, which may be older; the latest one if it lists none.
+    pub listed: Option<Value>,
+}
+
 /// A write of a status.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
@@ -132,6 +141,15 @@ impl OwnKey {
     }
 }
 
+// === impl KnownObject ===
+
+impl From<Option<Value>> for KnownObject {
+    fn from(listed: Option<Value>) -> Self {
+        let latest = listed.clone();
+        Self { latest, listed }
+    }
+}
+
 // === impl Write ===
 
 impl Write<'_> {
@@ -165,29 +183,30 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && text.bytes().all(is_plain) && !text.starts_with('.')
 }
 
-/// Returns the object to which a write applies, after earlier ones led to `local`. `held` is the object as the kubelet
-/// last received it.
+/// Returns the object to which a write applies, after earlier ones led to `local`. `listed` is the object as the
+/// kubelet lists it.
 #[must_use]
-pub fn target(key: &OwnKey, local: &Value, held: Option<&Value>, write: Write<'_>) -> Value {
-    match listed(key, local, held).zip(write.named_conditions()) {
-        Some((held, named)) => without_reports_of(&named, local, held),
+pub fn target(key: &OwnKey, local: &Value, listed: Option<&Value>, write: Write<'_>) -> Value {
+    match own_node(key, local, listed).zip(write.named_conditions()) {
+        Some((listed, named)) => without_reports_of(&named, local, listed),
         None => local.clone(),
     }
 }
 
 /// Returns the object that a read by name shows, after writes that led to `local`. The kubelet lists its Node for a
-/// report, and reads it by name for a repetition: both show the same conditions, so [`target`] knows what a patch is of.
+/// report, and reads it by name for a repetition: both show the same conditions, so [`target`] knows what a patch is
+/// of.
 #[must_use]
-pub fn shown(key: &OwnKey, local: Value, held: Option<&Value>) -> Value {
-    match listed(key, &local, held) {
-        Some(held) => as_listed(&local, held),
+pub fn shown(key: &OwnKey, local: Value, listed: Option<&Value>) -> Value {
+    match own_node(key, &local, listed) {
+        Some(listed) => as_listed(&local, listed),
         None => local,
     }
 }
 
-/// The Node as the kubelet lists it; `None` for a pod, and for another Node of that name.
-fn listed<'a>(key: &OwnKey, local: &Value, held: Option<&'a Value>) -> Option<&'a Value> {
-    held.filter(|held| key.namespace.is_none() && meta::text(held, "uid") == meta::text(local, "uid"))
+/// The listed Node; `None` for a pod, and for another Node of that name.
+fn own_node<'a>(key: &OwnKey, local: &Value, listed: Option<&'a Value>) -> Option<&'a Value> {
+    listed.filter(|listed| key.namespace.is_none() && meta::text(listed, "uid") == meta::text(local, "uid"))
 }
 
 /// Returns the object after a write of its status by the kubelet of `node`.

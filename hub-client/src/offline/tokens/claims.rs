@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::client_name::ACCOUNT_PREFIX;
+use crate::client_name::is_account;
 
 /// Returns the Unix second in claim `exp` of a JWT; `None` for any other token. The signature is not verified.
 #[must_use]
@@ -18,7 +18,7 @@ pub fn ends_at(token: &str) -> Option<i64> {
     Some(exp as i64)
 }
 
-/// Returns the user name in claim `sub` of a JWT, if it is that of a service account.
+/// Returns the user name in claim `sub` of a JWT, if it is a valid one of a service account.
 #[must_use]
 pub fn account_of(token: &str) -> Option<String> {
     #[derive(Deserialize)]
@@ -26,7 +26,7 @@ pub fn account_of(token: &str) -> Option<String> {
         sub: String,
     }
     let Claims { sub } = claims(token)?;
-    sub.starts_with(ACCOUNT_PREFIX).then_some(sub)
+    is_account(&sub).then_some(sub)
 }
 
 fn claims<T: DeserializeOwned>(token: &str) -> Option<T> {
@@ -64,6 +64,9 @@ mod tests {
         for (claims, expected) in [
             (format!(r#"{{"sub":"{account}","exp":1}}"#), Some(account)),
             (r#"{"sub":"jane"}"#.to_owned(), None),
+            (r#"{"sub":"system:serviceaccount:shop"}"#.to_owned(), None),
+            (r#"{"sub":"system:serviceaccount:shop:web <b>"}"#.to_owned(), None),
+            (format!(r#"{{"sub":"{account}{}"}}"#, "b".repeat(300)), None),
             (r#"{"sub":7}"#.to_owned(), None),
             (r#"{"exp":1}"#.to_owned(), None),
         ] {

@@ -30,8 +30,8 @@ use crate::upstream::json_watch::{JsonWatch, NotOpened, WatchBroken};
 const INPUTS_MAX: usize = 64;
 /// Pause before a lease watch that ended is reopened.
 const REWATCH: Duration = Duration::from_millis(200);
-/// Maximum of the growing pause after refusals; see [`refused_max`]. A hub that is no member is refused for as long as it
-/// runs.
+/// Maximum of the growing pause after refusals; see [`refused_max`]. A hub that is no member is refused for as long as
+/// it runs.
 const REFUSED_MAX: Duration = Duration::from_secs(10);
 /// Maximum interval between two steps of the machine, even without a timer.
 const IDLE_TICK: Duration = Duration::from_secs(1);
@@ -97,6 +97,8 @@ pub struct Signals {
     pub rank: watch::Receiver<u32>,
     /// True if this hub's replicas lack data that the coordinator has.
     pub behind: watch::Receiver<bool>,
+    /// True if this hub's Node is of another pool, or that is not known yet.
+    pub other_pool: watch::Receiver<bool>,
     /// Wakes the coordinator's prober.
     pub wake: Arc<Notify>,
 }
@@ -181,7 +183,8 @@ impl Driver {
         });
         let mut stop = std::pin::pin!(stop);
         let mut stopping = false;
-        let mut output = self.step(Input::Tick);
+        // Before the inputs with which this hub could become leader.
+        let mut output = self.step(Input::OtherPool(*signals.other_pool.borrow_and_update()));
         self.first_facts(&mut signals);
         loop {
             let wake_at = output.wake_at;
@@ -200,6 +203,7 @@ impl Driver {
                 }
                 Ok(()) = signals.rank.changed() => Input::Rank(*signals.rank.borrow_and_update()),
                 Ok(()) = signals.behind.changed() => Input::Behind(*signals.behind.borrow_and_update()),
+                Ok(()) = signals.other_pool.changed() => Input::OtherPool(*signals.other_pool.borrow_and_update()),
                 () = tokio::time::sleep(wake) => Input::Tick,
             };
             output = self.step(input);
@@ -251,6 +255,10 @@ impl Driver {
             .lease()
             .map(|lease| lease.holder_identity.clone())
             .unwrap_or_default();
+        if !leader.is_empty() && leader != self.identity && leader != self.view.borrow().leader {
+            // Another hub won: this one need not write, whatever its last write was refused for.
+            self.failures.forget(ELECTION);
+        }
         self.view.send_if_modified(|view| {
             let changed = view.state != Some(output.state) || view.leader != leader;
             if view.state != Some(output.state) {

@@ -30,6 +30,7 @@ fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::m
         progress: Arc::new(FeedProgress::new(Clock::system())),
         token: CancellationToken::new(),
         gzip: AtomicBool::default(),
+        is_no_member: AtomicBool::default(),
         data,
     };
     (feeder, told)

@@ -133,13 +133,16 @@ impl Forward {
         if !self.is_member(node) {
             return Err(());
         }
+        let beat = plan.lock().beat(node, own).ok_or(())?;
         let may_go = || may_carry(&self.leadership, plan, &self.clock, node);
-        match renewal::write(cloud, node, own, TIMEOUT, &may_go).await {
+        match renewal::write(cloud, node, beat, TIMEOUT, &may_go).await {
             RenewalResult::Done => {
                 self.failures.works(FORWARDING);
                 Ok(())
             }
-            RenewalResult::Refused(status) if status != StatusCode::CONFLICT => {
+            // Without a lease at the cloud, there is nothing to forward to: no fault of the forwarding identity.
+            RenewalResult::Refused(StatusCode::CONFLICT | StatusCode::NOT_FOUND) => Err(()),
+            RenewalResult::Refused(status) => {
                 if status == StatusCode::UNAUTHORIZED {
                     self.cloud.renew_delegate();
                 }

@@ -75,8 +75,8 @@ impl CachedLease {
         response
     }
 
-    /// Loads an answer; `None` if it is no lease, as a power cut may leave it. File format: the content type in the first
-    /// line, then the body.
+    /// Loads an answer; `None` if it is no lease, as a power cut may leave it. File format: the content type in the
+    /// first line, then the body.
     pub(super) fn load(path: &Path) -> Option<Self> {
         let text = std::fs::read(path).ok()?;
         let end = text.iter().position(|byte| *byte == b'\n')?;
@@ -88,8 +88,8 @@ impl CachedLease {
         loaded.version().is_some().then_some(loaded)
     }
 
-    /// Stores the answer, best effort and without a flush: [`Self::load`] finds what a power cut leaves. A failed write only
-    /// costs a 503 after a restart without the cloud. Blocks.
+    /// Stores the answer, best effort and without a flush: [`Self::load`] finds what a power cut leaves. A failed write
+    /// only costs a 503 after a restart without the cloud. Blocks.
     fn store(&self, path: &Path) {
         let mut text = self.content_type.as_bytes().to_vec();
         text.push(b'\n');
@@ -110,8 +110,8 @@ impl LeaseFile {
         Arc::new(Self { path, tasks, writes })
     }
 
-    /// Stores `answer` at most every [`STORE_EVERY`]: any answer about this node's lease serves after a restart. The first
-    /// one of a history is stored immediately, because the stored one is of another history.
+    /// Stores `answer` at most every [`STORE_EVERY`]: any answer about this node's lease serves after a restart. The
+    /// first one of a history is stored immediately, because the stored one is of another history.
     pub(super) fn store(self: &Arc<Self>, answer: &CachedLease, now: BootTime, is_first: bool) {
         let mut writes = self.writes.lock();
         if !is_store_due(writes.at, now, is_first) {

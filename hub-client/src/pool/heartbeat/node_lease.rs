@@ -3,7 +3,7 @@
 //! A renewal goes to the cloud as the kubelet sent it (JSON or protobuf, never decoded) and, as the hub's own JSON, to
 //! the coordinator. The kubelet always sees the cloud's resourceVersion: in the cloud's answer or, while the cloud is
 //! away, in an echo of its own request. In the second case the beat also goes to the cloud through a relay, if there is
-//! one.
+//! one. A create gets 409 then, if a lease is cached: the kubelet reads that one next.
 //!
 //! The delegate annotation is removed at the cloud before the kubelet reads its lease there. So the kubelet never
 //! copies it into its own renewals.
@@ -19,7 +19,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use yurt_apimachinery::Status;
+use yurt_apimachinery::{GroupResource, Status};
 use yurt_pool_protocol::heartbeat::own::{OwnAction, OwnInput, OwnLease, PoolRenewal, RenewalOutcome};
 use yurt_pool_protocol::heartbeat::{
     DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros,
@@ -62,6 +62,8 @@ pub struct OwnHeartbeat {
     file: Arc<LeaseFile>,
     /// True if the leader may have put the delegate annotation on the cloud's lease.
     annotated: AtomicBool,
+    /// Outcome of the last renewal at the cloud.
+    outcome: Mutex<RenewalOutcome>,
     /// Serialises removals of the delegate annotation.
     cleaning: tokio::sync::Mutex<()>,
 }
@@ -76,7 +78,8 @@ pub struct HeartbeatSettings {
     pub pool: Option<LeaseClient>,
     /// Use and offer of relays, if relaying is enabled.
     pub relaying: Option<Relaying>,
-    /// State of the proof that the cloud's history is unchanged. Renewals wait for that proof, for a few seconds at most.
+    /// State of the proof that the cloud's history is unchanged. Renewals wait for that proof, for a few seconds at
+    /// most.
     pub history: HistoryState,
     /// RV of the lease that the cloud acknowledged last.
     pub acknowledged: AcknowledgedLease,
@@ -110,6 +113,7 @@ impl OwnHeartbeat {
             last: Mutex::new(last),
             file,
             annotated: AtomicBool::new(true),
+            outcome: Mutex::new(RenewalOutcome::Heard),
             cleaning: tokio::sync::Mutex::default(),
         }
     }
@@ -126,15 +130,11 @@ impl OwnHeartbeat {
         self.plan.lock().is_cut_off()
     }
 
-    /// Answers a request about this node's own lease.
+    /// Answers a GET, PUT or POST of this node's own lease.
     pub async fn handle(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
         match *request.method() {
             Method::GET => self.read(request).await,
-            Method::PUT | Method::PATCH | Method::POST => self.beat(request).await,
-            _ => status_response(&Status::service_unavailable(
-                "only the cloud performs this operation on a node lease",
-                5,
-            )),
+            _ => self.beat(request).await,
         }
     }
 
@@ -176,6 +176,7 @@ impl OwnHeartbeat {
             // An earlier renewal would overwrite the evidence that the cloud was restored from a backup.
             self.settings.history.renewal_may_go().await;
             let (outcome, answer) = self.renew_cloud(request, Beat { at, arrived }).await;
+            self.note_first_relayed(outcome);
             if outcome != RenewalOutcome::Heard {
                 self.annotated.store(true, Ordering::Relaxed);
             }
@@ -185,9 +186,11 @@ impl OwnHeartbeat {
                 return answer;
             }
         }
+        let leases = GroupResource::new("coordination.k8s.io", "leases");
         match (echo, &*self.last.lock()) {
             (Some(sent), _) if is_put => sent.answer(StatusCode::OK),
-            (_, Some(kept)) => kept.answer(StatusCode::OK),
+            (_, Some(kept)) if is_put => kept.answer(StatusCode::OK),
+            (_, Some(_)) => status_response(&Status::already_exists(&leases, &self.settings.node)),
             _ => unreachable_cloud(),
         }
     }
@@ -216,6 +219,17 @@ impl OwnHeartbeat {
         )
     }
 
+    /// Signals the first relayed beat of several: before it, the cloud may have marked the node as lost.
+    fn note_first_relayed(&self, outcome: RenewalOutcome) {
+        let before = std::mem::replace(&mut *self.outcome.lock(), outcome);
+        if let Some(relaying) = &self.settings.relaying
+            && outcome == RenewalOutcome::Relayed
+            && before != outcome
+        {
+            relaying.written.notify_one();
+        }
+    }
+
     async fn relay(&self, beat: Beat) -> bool {
         match &self.settings.relaying {
             Some(relaying) => relaying.beat(&self.settings.node, beat).await,
@@ -241,7 +255,8 @@ impl OwnHeartbeat {
                     let (this, stop) = (self.clone(), self.settings.tasks.token());
                     self.settings.tasks.spawn("pool-heartbeat", async move {
                         if stop.run_until_cancelled(this.renew_pool(renewal)).await.is_some() {
-                            // Writes a change that occurred during this write immediately. Only beats renew at the cloud.
+                            // Writes a change that occurred during this write immediately. Only beats renew at the
+                            // cloud.
                             this.carry_out(OwnInput::PoolDone);
                         }
                     });

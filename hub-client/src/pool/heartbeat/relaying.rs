@@ -1,11 +1,12 @@
-//! Sends this node's own beats and its own NodeStatus, and nothing else, through a relay while it is cut off.
+//! Sends this node's own beats and its own NodeStatus, and reads its own Node, through a relay while it is cut off.
+//! Nothing else of the node takes this way.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, StatusCode};
-use tokio::sync::watch;
+use http::{HeaderMap, Method, Request, StatusCode};
+use tokio::sync::{Notify, watch};
 use yurt_apimachinery::time::BootTime;
 use yurt_apimachinery::{RequestInfo, Verb};
 use yurt_pool_protocol::heartbeat::UnixMicros;
@@ -32,6 +33,8 @@ pub struct Relaying {
     pub client: Arc<RelayClient>,
     /// Relay offer of this hub to its peers.
     pub offer: watch::Receiver<Option<Offer>>,
+    /// Signals a relayed write after which the kubelet needs the cloud's state of its Node.
+    pub written: Arc<Notify>,
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
     /// Metrics of the hub.
@@ -93,8 +96,22 @@ impl Relaying {
         for way in self.client.begin(DEADLINE).await {
             let copy = request.clone().map(full);
             match way.client.request_bytes(copy, way.timeout, limit).await {
-                Ok(answer) if !is_failure(answer.0) => return Some(answer),
+                Ok(answer) if !is_failure(answer.0) => {
+                    self.written.notify_one();
+                    return Some(answer);
+                }
                 answer => tracing::debug!(peer = way.peer, failed = answer.is_err(), "Failed to relay NodeStatus"),
+            }
+        }
+        None
+    }
+
+    /// Reads an object of the cloud, in JSON; `None` if no relay works, or the cloud does not return the object.
+    pub async fn read(&self, path: &str) -> Option<Bytes> {
+        for way in self.client.begin(DEADLINE).await {
+            match way.client.request_json(Method::GET, path, None, way.timeout).await {
+                Ok((status, _, body)) if !is_failure(status) => return (status == StatusCode::OK).then_some(body),
+                answer => tracing::debug!(peer = way.peer, failed = answer.is_err(), "Failed to relay a read"),
             }
         }
         None
@@ -122,8 +139,8 @@ fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
 }
 
-/// True if the request writes the status of the Node `node`. Relays carry this write and leases: only it revives a node
-/// that the cloud marked as lost.
+/// True if the request writes the status of the Node `node`. Relays carry this write, leases, and the hub's own reads
+/// of the Node: only the write revives a node that the cloud marked as lost.
 #[must_use]
 pub fn is_own_status(info: &RequestInfo, node: &str) -> bool {
     info.is_resource

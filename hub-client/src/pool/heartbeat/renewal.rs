@@ -31,24 +31,24 @@ pub(super) enum RenewalResult {
 }
 
 /// Reads the lease of `node`, then writes it once with the resourceVersion just read, all within `timeout`. The new
-/// renewTime is `own`, but never earlier than the present one. `may_go` is checked between the two requests: the read
+/// renewTime is `beat`, but never earlier than the present one. `may_go` is checked between the two requests: the read
 /// may have taken long, or the process may have been paused.
 pub(super) async fn write(
     cloud: &HttpClient,
     node: &str,
-    own: UnixMicros,
+    beat: UnixMicros,
     timeout: Duration,
     may_go: &(dyn Fn() -> bool + Sync),
 ) -> RenewalResult {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NODE_LEASES}/leases/{node}");
-    let written = tokio::time::timeout(timeout, round_trip(cloud, &path, own, timeout, may_go)).await;
+    let written = tokio::time::timeout(timeout, round_trip(cloud, &path, beat, timeout, may_go)).await;
     written.ok().flatten().unwrap_or(RenewalResult::Broken)
 }
 
 async fn round_trip(
     cloud: &HttpClient,
     path: &str,
-    own: UnixMicros,
+    beat: UnixMicros,
     timeout: Duration,
     may_go: &(dyn Fn() -> bool + Sync),
 ) -> Option<RenewalResult> {
@@ -59,7 +59,7 @@ async fn round_trip(
     let lease: Value = serde_json::from_slice(&body).ok()?;
     let there = lease["spec"]["renewTime"].as_str();
     let there = there.and_then(|text| MicroTime::parse(text).ok());
-    let at = renewal(own, there.map(UnixMicros::from));
+    let at = renewal(beat, there.map(UnixMicros::from));
     let patch = json!({
         "metadata": {
             "resourceVersion": lease["metadata"]["resourceVersion"],

@@ -13,7 +13,10 @@ use super::Offer;
 use super::address;
 use super::serve::Relay;
 use crate::config;
+use crate::failures::Failures;
 
+/// Failure key: the relay does not listen.
+const FAILURE: &str = "relay";
 /// Pause before the next try to find an address and bind the port. Without them the hub only does not relay for others.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -27,6 +30,8 @@ pub struct Advertiser {
     pub tls: PeerTls,
     /// Relay to serve.
     pub relay: Relay,
+    /// Failures of the hub.
+    pub failures: Failures,
     /// Owner of listener and tunnels.
     pub tasks: TaskGroup,
 }
@@ -37,17 +42,11 @@ impl Advertiser {
     /// Serves until the tasks end; sends the content of the pool lease to `offer`.
     pub async fn run(self, offer: watch::Sender<Option<Offer>>) {
         let token = self.tasks.token();
-        let mut said = String::new();
         let server = loop {
             match token.run_until_cancelled(self.bind()).await {
                 None => return,
                 Some(Ok(bound)) => break bound,
-                Some(Err(why)) => {
-                    if why != said {
-                        tracing::info!(why, "Relay for other nodes is not ready");
-                        said = why;
-                    }
-                }
+                Some(Err(why)) => self.failures.refused(FAILURE, &why),
             }
             if token.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
                 return;
@@ -56,10 +55,11 @@ impl Advertiser {
         let tls = match self.tls.server() {
             Ok(tls) => tls,
             Err(error) => {
-                tracing::warn!(%error, "Relay for other nodes is disabled");
+                self.failures.refused(FAILURE, &error.to_string());
                 return token.cancelled().await;
             }
         };
+        self.failures.works(FAILURE);
         let servers: Vec<_> = self.relay.targets.iter().map(ToString::to_string).collect();
         offer.send_replace(Some(Offer {
             address: server.local_addr().to_string(),
@@ -81,5 +81,56 @@ impl Advertiser {
             "--relay-address, --relay-port",
         );
         bound.await.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::sync::Arc;
+
+    use yurt_runtime::Clock;
+    use yurt_test_support::{LOOPBACK, TestDir, TestPki};
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::pool::relay::tunnel::Limits;
+    use crate::replicas::PoolData;
+
+    #[tokio::test(start_paused = true)]
+    async fn port_that_is_taken_is_a_failure_until_it_is_free() {
+        let (folder, pki, tasks) = (TestDir::new(), TestPki::new(), TaskGroup::new());
+        let data = PoolData::open(folder.path(), "hangzhou", usize::MAX, Clock::system()).unwrap();
+        let (taken, metrics) = (TcpListener::bind(LOOPBACK).unwrap(), Arc::new(Metrics::new().unwrap()));
+        let advertiser = Advertiser {
+            settings: config::Relay {
+                address: Some(Ipv4Addr::LOCALHOST.into()),
+                port: taken.local_addr().unwrap().port(),
+                bytes_per_second: 1,
+            },
+            ways_out: Vec::new(),
+            tls: pki.peer_tls(&pki.node("n1")),
+            relay: Relay {
+                targets: Vec::new(),
+                members: data.membership().clone(),
+                cloud: watch::Sender::default().subscribe(),
+                rate: 1,
+                limits: Limits::default(),
+                metrics: metrics.clone(),
+                clock: Clock::system(),
+            },
+            failures: data.failures().clone(),
+            tasks: tasks.clone(),
+        };
+        let (offer, mut offered) = watch::channel(None);
+        tasks.spawn("relay", advertiser.run(offer));
+        tokio::time::sleep(AGAIN / 2).await;
+        let why = data.failures().why(FAILURE).unwrap_or_default();
+        assert!(why.contains("--relay-port"), "{why}");
+        drop(taken);
+        offered.wait_for(Option::is_some).await.unwrap();
+        assert_eq!(data.failures().why(FAILURE), None);
+        let series = r#"node_yurthub_relay_tunnels_refused_total{reason="cut_off"} 0"#;
+        assert!(metrics.registry.render().contains(series), "an increase must be seen");
     }
 }

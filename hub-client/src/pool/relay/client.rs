@@ -23,8 +23,8 @@ use super::route::{ConnectTarget, Peer, Route, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
 use crate::replicas::membership::Membership;
 
-/// Maximum wait for the leases of a search; the coordinator is near.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum wait for the leases of a search; the coordinator is near, but may be busy. A beat has 4 s.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between searches while a route works.
 const SEARCH_AGAIN: Duration = Duration::from_secs(60);
 /// Pause before the next search when no route worked; doubles each time, up to [`SEARCH_AGAIN`]. At that limit, 1,000
@@ -182,7 +182,7 @@ impl RelayClient {
         is_due
     }
 
-    /// Reads the leases of members and rebuilds the routes. After a failed read the old routes stay: peers need no
+    /// Reads the leases of members and rebuilds the routes. If all reads fail the old routes stay: peers need no
     /// coordinator.
     async fn search(&self) {
         let Some(members) = self.settings.members.names() else {
@@ -191,10 +191,14 @@ impl RelayClient {
         let round = self.state.lock().round;
         let names = sample(&self.settings.node, &members, round);
         let reads = names.iter().map(|name| self.read(name));
-        let leases = match futures_util::future::try_join_all(reads).await {
-            Ok(leases) => leases,
-            Err(why) => return tracing::debug!(why, "Failed to search relays"),
-        };
+        let read = futures_util::future::join_all(reads).await;
+        if let Some(why) = read.iter().find_map(|lease| lease.as_ref().err()) {
+            tracing::debug!(why, "Failed to read leases of peers");
+        }
+        let leases: Vec<_> = read.into_iter().filter_map(Result::ok).collect();
+        if leases.is_empty() && !names.is_empty() {
+            return;
+        }
         let loopback = self.settings.all_on_loopback;
         let peers: Vec<_> = leases
             .iter()

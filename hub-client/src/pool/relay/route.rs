@@ -24,7 +24,7 @@ pub const SERVERS_MAX: usize = 8;
 pub const TRIES_MAX: u32 = 3;
 /// Minimum time of a try; with less time left no try starts.
 const TRY_MIN: Duration = Duration::from_millis(100);
-/// Age in microseconds, relative to the newest lease of the pool, from which a lease counts as silent: its node may be
+/// Age in microseconds, relative to a newer lease of the pool, from which a lease counts as silent: its node may be
 /// gone.
 const SILENT: i64 = 60_000_000;
 const HTTPS_PORT: u16 = 443;
@@ -154,9 +154,9 @@ pub fn may_dial(address: SocketAddr, all_on_loopback: bool) -> bool {
 /// apiserver has many addresses. Neighbours in the order have different targets where there is a choice.
 #[must_use]
 pub fn routes(node: &str, own: &[ConnectTarget], peers: &[Peer]) -> Vec<Route> {
-    let newest = peers.iter().filter_map(|peer| peer.renewed).max();
+    let newest = newest_of_groups(peers);
     let mut ranked: Vec<_> = peers.iter().filter(|peer| peer.name != node).collect();
-    ranked.sort_by_cached_key(|peer| (is_silent(peer, newest), spread(node, &peer.name), &peer.name));
+    ranked.sort_by_cached_key(|peer| (group(peer, &newest), spread(node, &peer.name), &peer.name));
     let ways = ranked.into_iter().take(PEERS_MAX).enumerate();
     ways.filter_map(|(rank, peer)| {
         let shared: Vec<usize> = (0..own.len())
@@ -190,11 +190,28 @@ pub fn sample(node: &str, members: &BTreeSet<String>, round: usize) -> Vec<Strin
     in_turn.map(|name| (*name).clone()).collect()
 }
 
-fn is_silent(peer: &Peer, newest: Option<UnixMicros>) -> bool {
-    match (peer.renewed, newest) {
-        (Some(renewed), Some(newest)) => newest.0.saturating_sub(renewed.0) > SILENT,
-        _ => true,
+/// Returns the newest renewal of each group of peers, the newest group first. A group has the renewals that are at most
+/// [`SILENT`] older than its newest one. A wrong time is thus a group of its own, and changes no order of the others.
+fn newest_of_groups(peers: &[Peer]) -> Vec<UnixMicros> {
+    let mut times: Vec<UnixMicros> = peers.iter().filter_map(|peer| peer.renewed).collect();
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    let mut newest: Vec<UnixMicros> = Vec::new();
+    for time in times {
+        if newest.last().is_none_or(|last| is_silent(time, *last)) {
+            newest.push(time);
+        }
     }
+    newest
+}
+
+/// Returns the group of `peer`; the last one for a peer that never renewed its lease.
+fn group(peer: &Peer, newest: &[UnixMicros]) -> usize {
+    let groups_before = |renewed| newest.iter().filter(|newest| is_silent(renewed, **newest)).count();
+    peer.renewed.map_or(usize::MAX, groups_before)
+}
+
+fn is_silent(renewed: UnixMicros, newest: UnixMicros) -> bool {
+    newest.0.saturating_sub(renewed.0) > SILENT
 }
 
 fn spread(node: &str, peer: &str) -> u64 {
@@ -365,6 +382,30 @@ mod tests {
         assert_eq!((names(&order)[0], order.len()), ("alive", 3));
         let many: Vec<_> = (0..100).map(|index| peer(&format!("p{index}"), "c:1")).collect();
         assert_eq!(routes("me", &own, &many).len(), PEERS_MAX);
+    }
+
+    /// A clock that is wrong, or a member that lies.
+    #[test]
+    fn wrong_time_of_one_peer_makes_no_other_one_silent() {
+        let own = [target("c:1")];
+        let at = |name: &str, renewed: i64| Peer {
+            renewed: Some(UnixMicros(renewed)),
+            ..peer(name, "c:1")
+        };
+        let now = 1_000_000_000_000;
+        let honest = [
+            at("alive", now),
+            at("late", now - SILENT),
+            at("dead", now - SILENT - 1),
+            at("long dead", now - 3 * SILENT),
+        ];
+        for wrong in [i64::MAX / 2, i64::MAX, now + 3_600_000_000, i64::MIN] {
+            let peers = [honest.as_slice(), &[at("wrong", wrong)]].concat();
+            let order = routes("me", &own, &peers);
+            let mut others: Vec<_> = names(&order).into_iter().filter(|name| *name != "wrong").collect();
+            others[..2].sort_unstable();
+            assert_eq!(others, ["alive", "late", "dead", "long dead"], "{wrong}");
+        }
     }
 
     #[test]

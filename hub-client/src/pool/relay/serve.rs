@@ -11,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use yurt_runtime::http::client::connect_tcp;
 use yurt_runtime::http::server::{Handler, Limits as ServerLimits, Peer, Server, Serving, handler};
 use yurt_runtime::http::{Body, empty, text};
 use yurt_runtime::tls::{PeerIdentity, ReloadingServerTls};
@@ -97,6 +98,10 @@ impl Relay {
     }
 
     fn handler(self, tasks: TaskGroup) -> Handler {
+        // The series exist at zero, so that an increase is seen.
+        for refusal in Refusal::ALL {
+            self.metrics.relay_refused.with_label_values(&[refusal.name()]);
+        }
         let shared = Arc::new(RelayShared {
             members: self.members,
             cloud: self.cloud,
@@ -126,7 +131,8 @@ impl RelayShared {
                 return refuse(refusal);
             }
         };
-        let dialled = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(target.to_dial())).await;
+        let (host, port) = target.to_dial();
+        let dialled = tokio::time::timeout(DIAL_TIMEOUT, connect_tcp(host, port)).await;
         let cloud = match dialled {
             Ok(Ok(cloud)) => cloud,
             Ok(Err(error)) => {

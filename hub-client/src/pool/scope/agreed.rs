@@ -14,6 +14,7 @@ use yurt_pool_protocol::pool_scope::{self, CONFIG_KEY, SharedResource};
 
 use crate::health::CoordinatorReach;
 use crate::hub_config::HubConfig;
+use crate::replicas::scope::SHARE_AGAIN;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Failure key: the coordinator lists more than the cloud, or the list is unreadable.
@@ -52,13 +53,15 @@ impl ScopeFollower {
     async fn follow(&mut self) {
         let mut own = OwnList::default();
         loop {
+            let mut is_settled = true;
             let status = self.coordinator.borrow_and_update().status.clone();
             own.read(&self.config.borrow_and_update().clone());
             if let Some(scope) = status.as_ref().and_then(|status| status.scope.as_ref()) {
                 let said = said(scope, self.data.shared());
-                self.share(&own, said).await;
+                is_settled = self.share(&own, said).await;
             }
             tokio::select! {
+                () = tokio::time::sleep(SHARE_AGAIN), if !is_settled => {}
                 Ok(()) = self.coordinator.changed() => {}
                 Ok(()) = self.config.changed() => {}
                 else => return,
@@ -66,10 +69,10 @@ impl ScopeFollower {
         }
     }
 
-    /// Copies the resources that both list, and reports the rest.
-    async fn share(&self, own: &OwnList, said: Vec<SharedResource>) {
+    /// Copies the resources that both list, and reports the rest. Returns false if the disk failed.
+    async fn share(&self, own: &OwnList, said: Vec<SharedResource>) -> bool {
         let (agreed, unlisted) = agreed(said, own.listed.as_ref(), &self.data.shared());
-        self.data.share(&agreed).await;
+        let is_settled = self.data.share(&agreed).await.is_empty();
         let read = match (&own.listed, &own.failed) {
             (_, Some(why)) => format!("could not be read: {why}"),
             (None, None) => "has not been read yet".to_owned(),
@@ -80,6 +83,7 @@ impl ScopeFollower {
             format!("the coordinator shares {names}, which is not copied: ConfigMap yurt-hub-cfg {read}")
         });
         self.data.failures().tell(SCOPE, refusal);
+        is_settled
     }
 }
 

@@ -1,7 +1,7 @@
 //! Editions of the bindings between clients and filters: how often the filters of a client changed.
 //!
-//! A client whose filters changed holds objects as the old filters showed them, under RVs that the source still uses. It
-//! gets a view of its own edition, in which every object has a new RV. Pure.
+//! A client whose filters changed holds objects as the old filters showed them, under RVs that the source still uses.
+//! It gets a view of its own edition, in which every object has a new RV. Pure.
 
 use std::collections::BTreeMap;
 

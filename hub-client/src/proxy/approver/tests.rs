@@ -29,7 +29,8 @@ fn approver(folder: &TestDir, has_pool: bool) -> (Approver, watch::Sender<Arc<Ap
         &Table::new(&FILTERS, &Switches::default()),
         &HubConfig::default(),
     )));
-    (Approver::new(state.subscribe(), data, has_pool), state)
+    let trust = watch::channel(PodTrust::Given).1;
+    (Approver::new(state.subscribe(), data, trust, has_pool), state)
 }
 
 fn config(data: &[(&str, &str)]) -> HubConfig {
@@ -115,6 +116,33 @@ async fn read_that_may_be_filtered_waits_for_the_configuration_and_no_other_requ
     assert!(waiting.as_mut().now_or_never().is_none());
     sync(&state, &[("masterservice", "agent")]);
     assert_eq!(waiting.await.unwrap().chain.names(), ["masterservice"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_node_leads_no_pod_past_the_hub_while_its_certificate_is_awaited() {
+    let folder = TestDir::new();
+    let (approver, state) = approver(&folder, false);
+    let trust = watch::Sender::new(PodTrust::Awaited);
+    let approver = Approver {
+        trust: trust.subscribe(),
+        ..approver
+    };
+    sync(&state, &[]);
+    let kubelet = caller("kubelet");
+    let (code, why, took) = refusal(&approver, &kubelet, SERVICES).await;
+    assert_eq!((code, took), (503, WAIT_MAX));
+    assert!(why.contains("certificate"), "{why}");
+    let others = approver.approve(&caller("kube-proxy"), &get(SERVICES)).now_or_never();
+    assert_eq!(
+        others.unwrap().unwrap().chain.names(),
+        ["discardcloudservice", "nodeportisolation"],
+        "they lead no pods"
+    );
+    for known in [PodTrust::Missing, PodTrust::Given] {
+        trust.send_replace(known);
+        let approved = approver.approve(&kubelet, &get(SERVICES)).now_or_never();
+        assert_eq!(approved.unwrap().unwrap().chain.names(), ["masterservice"], "{known:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,7 +283,7 @@ async fn change_of_a_callers_name_is_another_edition_and_ends_its_watches_alone(
         assert_eq!(now.chain.names(), of_agent, "{entry}");
         assert_eq!(editions.insert(now.edition), !is_same, "{entry}");
         let write = RequestInfo::parse("PATCH", "/api/v1/namespaces/shop/services/web", None).unwrap();
-        let (reads, edition) = approver.reads_of(&agent, &write);
+        let (reads, edition) = approver.reads_of(&agent, &write).unwrap();
         assert_eq!((reads[0].names(), edition), (of_agent.to_vec(), now.edition));
         assert_eq!(
             approver.approve(&nameless, &list).await.unwrap().chain.names(),

@@ -27,7 +27,6 @@ struct CachedAnswer {
     /// Age at `since`: the verdict may be older than this boot.
     before: Duration,
     since: BootTime,
-    failed: Option<BootTime>,
 }
 
 // === impl Answers ===
@@ -50,7 +49,6 @@ impl Answers {
         self.rows.get(key).map(|answer| KnownAccess {
             verdict: answer.verdict,
             age: answer.age(now),
-            failed: answer.failed.map(|at| now.since(at)),
         })
     }
 
@@ -60,7 +58,6 @@ impl Answers {
             verdict,
             before: age,
             since: now,
-            failed: None,
         };
         if let Some(known) = self.rows.get_mut(&key) {
             return Some(std::mem::replace(known, answer).verdict);
@@ -71,16 +68,23 @@ impl Answers {
         None
     }
 
+    /// True if a verdict for `key` is cached, or has a place without the eviction of another one.
+    #[must_use]
+    pub fn has_room(&self, key: &Key) -> bool {
+        let has_place = || self.rows.len() < self.max && self.of_caller(key).count() < self.per_caller;
+        self.rows.contains_key(key) || has_place()
+    }
+
     /// Removes a verdict; returns it, if there was one.
     pub fn forget(&mut self, key: &Key) -> Option<AccessVerdict> {
         self.rows.remove(key).map(|answer| answer.verdict)
     }
 
-    /// Records a review without a result.
-    pub fn failed(&mut self, key: &Key, now: BootTime) {
-        if let Some(known) = self.rows.get_mut(key) {
-            known.failed = Some(now);
-        }
+    /// Removes all verdicts about the caller of `key`; returns whether there were any.
+    pub fn forget_caller(&mut self, key: &Key) -> bool {
+        let before = self.rows.len();
+        self.rows.retain(|held, _| held.caller != key.caller);
+        self.rows.len() < before
     }
 
     /// Returns every verdict that is still valid, with its age.
@@ -92,12 +96,16 @@ impl Answers {
         all.filter(|(_, _, age)| *age < KEPT_FOR)
     }
 
-    /// Makes room for a verdict; returns false if it must not evict another one.
-    fn make_room(&mut self, key: &Key, verdict: AccessVerdict, now: BootTime) -> bool {
+    /// Returns the verdicts about the caller of `key`.
+    fn of_caller(&self, key: &Key) -> impl Iterator<Item = (Key, CachedAnswer)> {
         let own = (key.caller, Hash::default())..=(key.caller, [u8::MAX; 32]);
         let own = Key::from(*own.start())..=Key::from(*own.end());
-        let of_caller = self.rows.range(own).map(|(key, answer)| (*key, *answer));
-        let of_caller: Vec<_> = of_caller.collect();
+        self.rows.range(own).map(|(key, answer)| (*key, *answer))
+    }
+
+    /// Makes room for a verdict; returns false if it must not evict another one.
+    fn make_room(&mut self, key: &Key, verdict: AccessVerdict, now: BootTime) -> bool {
+        let of_caller: Vec<_> = self.of_caller(key).collect();
         let victim = if of_caller.len() >= self.per_caller {
             victim(of_caller.into_iter(), verdict, now)
         } else if self.rows.len() >= self.max {
@@ -183,6 +191,30 @@ mod tests {
             answers.known(&key(0, 0), NOW).is_none(),
             "the oldest allowed verdict is evicted"
         );
+    }
+
+    #[test]
+    fn room_is_what_needs_no_eviction() {
+        let mut answers = Answers::bounded(MAX, PER_CALLER);
+        for question in 0..PER_CALLER {
+            assert!(answers.has_room(&key(1, question)));
+            learn(&mut answers, key(1, question), AccessVerdict::Allowed, 0);
+        }
+        assert!(answers.has_room(&key(1, 0)) && !answers.has_room(&key(1, 99)) && answers.has_room(&key(2, 0)));
+        for caller in 2..=MAX {
+            learn(&mut answers, key(caller, 0), AccessVerdict::Allowed, 0);
+        }
+        assert!(!answers.has_room(&key(99, 0)));
+    }
+
+    #[test]
+    fn caller_is_forgotten_with_all_its_verdicts() {
+        let mut answers = Answers::bounded(MAX, PER_CALLER);
+        for (caller, question) in [(1, 0), (1, 1), (2, 0)] {
+            learn(&mut answers, key(caller, question), AccessVerdict::Allowed, 0);
+        }
+        assert!(answers.forget_caller(&key(1, 9)) && !answers.forget_caller(&key(1, 0)));
+        assert_eq!(answers.rows.keys().copied().collect::<Vec<_>>(), [key(2, 0)]);
     }
 
     #[test]

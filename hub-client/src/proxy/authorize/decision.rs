@@ -9,9 +9,11 @@
 //! | denied, below [`DENIED_FOR`] | denied | denied | denied |
 //! | denied, older | review | review | denied |
 //!
-//! A verdict older than [`KEPT_FOR`] counts as none. A token that the cloud does not know is not cached. An expired
-//! credential is reviewed, and unknown (401) where no review is possible. A review without a result leaves the cached
-//! verdict in force ([`unanswered`]).
+//! A verdict older than [`KEPT_FOR`] counts as none. A token that the cloud does not know is not cached here
+//! (`peers.rs`). An expired credential is reviewed, and unknown (401) where no review is possible. A review that the
+//! cloud does not answer leaves the cached verdict in force ([`unanswered`]). One that it answers without a verdict
+//! leaves an allowed one cached, for the time without the cloud, and its lifetime as it was ([`undecided`]). Neither is
+//! repeated at once (`failed.rs`).
 
 use std::time::Duration;
 
@@ -28,8 +30,6 @@ pub const ALLOWED_FOR: Duration = Duration::from_secs(15 * 60);
 pub const DENIED_FOR: Duration = Duration::from_secs(10);
 /// Lifetime of a verdict while the cloud is away. Rights revoked in that time last as long.
 pub const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Pause between background reviews after one without a result.
-pub const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// AccessVerdict of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,8 +50,6 @@ pub struct KnownAccess {
     pub verdict: AccessVerdict,
     /// Time since the last verdict.
     pub age: Duration,
-    /// Time since a review without a result, if that was the last one.
-    pub failed: Option<Duration>,
 }
 
 /// Decision how to answer a caller.
@@ -93,10 +91,9 @@ pub fn next(known: Option<KnownAccess>, reach: CloudReach, is_over: bool) -> Nex
         return Next::Ask;
     }
     let is_due = known.verdict == AccessVerdict::Allowed && known.age >= RENEWED_FROM;
-    if is_due && known.failed.is_none_or(|ago| ago >= ASKED_AGAIN_AFTER) {
-        Next::AnswerAndAsk(known.verdict)
-    } else {
-        Next::Answer(known.verdict)
+    match is_due {
+        true => Next::AnswerAndAsk(known.verdict),
+        false => Next::Answer(known.verdict),
     }
 }
 
@@ -107,6 +104,13 @@ pub fn unanswered(known: Option<KnownAccess>, is_over: bool) -> Option<AccessVer
         return Some(AccessVerdict::Unauthorized);
     }
     known.filter(is_kept).map(|known| known.verdict)
+}
+
+/// Returns the verdict for a caller whose review the cloud answered without a verdict; `None` if the caller must try
+/// again later. An allowed verdict that had to be reviewed does not count: the cloud is there.
+#[must_use]
+pub fn undecided(known: Option<KnownAccess>, is_over: bool) -> Option<AccessVerdict> {
+    unanswered(known, is_over).filter(|verdict| *verdict != AccessVerdict::Allowed)
 }
 
 fn is_kept(known: &KnownAccess) -> bool {
@@ -129,8 +133,7 @@ mod tests {
     ];
 
     fn said(verdict: AccessVerdict, age: Duration) -> Option<KnownAccess> {
-        let failed = None;
-        Some(KnownAccess { verdict, age, failed })
+        Some(KnownAccess { verdict, age })
     }
 
     /// Returns the decisions with the cloud reachable, not known yet, and away.
@@ -168,12 +171,11 @@ mod tests {
         fn nobody_is_allowed_what_the_cloud_did_not_allow(
             verdict in prop::option::of(prop::sample::select(VERDICTS.to_vec())),
             age in prop_oneof![0..3600_u64, 0..2 * KEPT_FOR.as_secs()],
-            failed in prop::option::of(0..20_u64),
             probes in prop::option::of(0..3_u32),
             is_over: bool,
         ) {
-            let (age, failed) = (Duration::from_secs(age), failed.map(Duration::from_secs));
-            let known = verdict.map(|verdict| KnownAccess { verdict, age, failed });
+            let age = Duration::from_secs(age);
+            let known = verdict.map(|verdict| KnownAccess { verdict, age });
             let reach = CloudReach { failed_probes: probes };
             let decided = next(known, reach, is_over);
             let left = unanswered(known, is_over);
@@ -189,6 +191,7 @@ mod tests {
                 prop_assert!(matches!(decided, Next::Answer(_) | Next::TryLater), "without the cloud there is no review");
                 prop_assert_eq!(told, left);
             }
+            prop_assert_eq!(undecided(known, is_over), left.filter(|left| *left != AccessVerdict::Allowed));
             let is_good = verdict == Some(AccessVerdict::Allowed) && age < ALLOWED_FOR && !is_over;
             prop_assert!(!is_good || told == Some(AccessVerdict::Allowed), "a valid allowed verdict is used without a review");
         }

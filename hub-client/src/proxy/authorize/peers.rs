@@ -1,6 +1,7 @@
 //! Limits reviews per peer: one in flight, and none for a second after the cloud did not know its token.
 //!
-//! Tokens can be made up without limit, addresses cannot. A peer has a row only during a review and for that second.
+//! Tokens can be made up without limit, addresses cannot. A peer has a row only during a review and for that second. In
+//! that second the token itself gets 401 again, and the peer's other ones 429.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use yurt_apimachinery::time::BootTime;
 
+use super::credential::Hash;
 use crate::proxy::caller::Origin;
 
 /// Time after a 401 without further reviews of the peer.
@@ -28,7 +30,17 @@ pub struct Peers {
 #[derive(Default)]
 struct Row {
     turn: Arc<Mutex<()>>,
-    refused: Option<BootTime>,
+    /// Last caller that the cloud did not know, and the time of its answer.
+    refused: Option<(Hash, BootTime)>,
+}
+
+/// Recent refusal by the cloud to know a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The caller.
+    pub caller: Hash,
+    /// Time until its peer may have reviews again, s, rounded up.
+    pub seconds_left: u32,
 }
 
 // === impl Peers ===
@@ -40,22 +52,22 @@ impl Peers {
         Some(self.row(peer, now)?.turn.clone())
     }
 
-    /// Records that the cloud did not know a token of this peer.
-    pub fn refused(&mut self, peer: Origin, now: BootTime) {
+    /// Records that the cloud did not know a caller of this peer.
+    pub fn refused(&mut self, peer: Origin, caller: Hash, now: BootTime) {
         if let Some(row) = self.row(peer, now) {
-            row.refused = Some(now);
+            row.refused = Some((caller, now));
         }
     }
 
-    /// True for [`REFUSED_FOR`] after [`Self::refused`].
+    /// Returns the last refusal for [`REFUSED_FOR`] after [`Self::refused`].
     #[must_use]
-    pub fn is_refused(&self, peer: Origin, now: BootTime) -> bool {
-        self.rows.get(&peer).is_some_and(|row| row.is_refused(now))
+    pub fn refusal(&self, peer: Origin, now: BootTime) -> Option<Refusal> {
+        self.rows.get(&peer)?.refusal(now)
     }
 
     fn row(&mut self, peer: Origin, now: BootTime) -> Option<&mut Row> {
         if self.rows.len() >= PEERS_MAX && !self.rows.contains_key(&peer) {
-            self.rows.retain(|_, row| row.is_asking() || row.is_refused(now));
+            self.rows.retain(|_, row| row.is_asking() || row.refusal(now).is_some());
             if self.rows.len() >= PEERS_MAX {
                 return None;
             }
@@ -71,8 +83,11 @@ impl Row {
         Arc::strong_count(&self.turn) > 1
     }
 
-    fn is_refused(&self, now: BootTime) -> bool {
-        self.refused.is_some_and(|at| now.since(at) < REFUSED_FOR)
+    fn refusal(&self, now: BootTime) -> Option<Refusal> {
+        let (caller, at) = self.refused?;
+        let left = REFUSED_FOR.checked_sub(now.since(at)).filter(|left| !left.is_zero())?;
+        let seconds_left = left.as_secs_f64().ceil() as u32;
+        Some(Refusal { caller, seconds_left })
     }
 }
 
@@ -82,6 +97,7 @@ mod tests {
 
     use super::*;
 
+    const CALLER: Hash = [7; 32];
     const NOW: BootTime = BootTime::from_boot(Duration::from_secs(30));
 
     fn peer(number: u32) -> Origin {
@@ -96,15 +112,15 @@ mod tests {
         let mut peers = Peers::default();
         let asking = peers.turn(peer(0), NOW).unwrap();
         for number in 1..PEERS_MAX as u32 {
-            peers.refused(peer(number), NOW);
+            peers.refused(peer(number), CALLER, NOW);
         }
         assert!(
             peers.turn(peer(9999), NOW).is_none(),
             "all have a review in flight or a recent refusal"
         );
-        assert!(peers.is_refused(peer(1), NOW) && !peers.is_refused(peer(0), NOW));
+        assert!(peers.refusal(peer(1), NOW).is_some() && peers.refusal(peer(0), NOW).is_none());
         let later = NOW + REFUSED_FOR;
-        assert!(!peers.is_refused(peer(1), later));
+        assert!(peers.refusal(peer(1), later).is_none());
         assert!(peers.turn(peer(9999), later).is_some());
         assert_eq!(peers.rows.len(), 2);
         assert!(Arc::ptr_eq(&asking, &peers.turn(peer(0), later).unwrap()));
@@ -117,7 +133,18 @@ mod tests {
             uid: Some(uid),
             ..peer(1)
         };
-        peers.refused(of(1), NOW);
-        assert!(peers.is_refused(of(1), NOW) && !peers.is_refused(of(2), NOW));
+        peers.refused(of(1), CALLER, NOW);
+        assert!(peers.refusal(of(1), NOW).is_some() && peers.refusal(of(2), NOW).is_none());
+    }
+    #[test]
+    fn refusal_names_its_caller_and_the_time_left() {
+        let mut peers = Peers::default();
+        peers.refused(peer(1), CALLER, NOW);
+        let left = |after| peers.refusal(peer(1), NOW + Duration::from_millis(after));
+        let refusal = Refusal {
+            caller: CALLER,
+            seconds_left: 1,
+        };
+        assert_eq!([0, 999, 1000].map(left), [Some(refusal), Some(refusal), None]);
     }
 }

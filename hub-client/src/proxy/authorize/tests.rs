@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use yurt_runtime::FakeClock;
 use yurt_test_support::TestDir;
 
-use super::decision::{ALLOWED_FOR, ASKED_AGAIN_AFTER, DENIED_FOR, KEPT_FOR, RENEWED_FROM};
+use super::decision::{ALLOWED_FOR, DENIED_FOR, KEPT_FOR, RENEWED_FROM};
+use super::failed::ASKED_AGAIN_AFTER;
 use super::peers::REFUSED_FOR;
 use super::*;
 
@@ -19,6 +20,8 @@ enum Mood {
     /// Accepts it and never answers.
     IsSilent,
     Fails,
+    /// Answers, without a verdict.
+    IsUndecided,
 }
 
 /// Counts reviews and answers by its mood.
@@ -28,7 +31,7 @@ struct Oracle {
 }
 
 impl Reviews for Arc<Oracle> {
-    fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<AccessVerdict, String>> {
+    fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<AccessVerdict, NoVerdict>> {
         *self.asked.lock() += 1;
         let mood = *self.mood.lock();
         async move {
@@ -36,9 +39,10 @@ impl Reviews for Arc<Oracle> {
                 Mood::Says(verdict) => Ok(verdict),
                 Mood::IsSilent => {
                     tokio::time::sleep(review::TIMEOUT).await;
-                    Err("no answer within 5s".to_owned())
+                    Err("no answer within 5s".to_owned().into())
                 }
-                Mood::Fails => Err("500".to_owned()),
+                Mood::Fails => Err("500".to_owned().into()),
+                Mood::IsUndecided => Err(NoVerdict::Undecided("403".to_owned())),
             }
         }
         .boxed()
@@ -168,7 +172,10 @@ fn list() -> RequestInfo {
 
 /// Returns a token that expires after `seconds` of the world's clock.
 fn ending(world: &World, seconds: i64) -> String {
-    let claims = format!(r#"{{"exp":{}}}"#, world.clock.unix().secs + seconds);
+    claiming(&format!(r#"{{"exp":{}}}"#, world.clock.unix().secs + seconds))
+}
+
+fn claiming(claims: &str) -> String {
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
 }
 
@@ -230,6 +237,7 @@ async fn question_is_shared_and_outlives_those_who_asked() {
             .all(|answer| answer.as_ref().is_err_and(|status| status.code() == 429))
     );
     assert_eq!(world.asked().await, 1);
+    world.hand.advance(ASKED_AGAIN_AFTER);
     world.mood(Mood::Says(AccessVerdict::Allowed));
     // All hang up simultaneously.
     let _ = futures_util::future::join_all(all()).now_or_never();
@@ -312,6 +320,99 @@ async fn no_is_asked_about_again_and_stays_a_no_without_the_cloud() {
     assert_eq!(world.code("bad").await, 200);
 }
 
+/// The cloud has accepted the token, so its claim is true.
+#[tokio::test(start_paused = true)]
+async fn refusal_by_the_cloud_names_the_service_account_of_the_token() {
+    let world = World::new();
+    world.mood(Mood::Says(AccessVerdict::Denied));
+    let token = claiming(r#"{"sub":"system:serviceaccount:shop:web"}"#);
+    for (token, user) in [
+        (token.as_str(), "system:serviceaccount:shop:web"),
+        ("opaque", "the bearer of this token"),
+    ] {
+        let refused = world.authorizer.check(&bearer(token), &list()).await.unwrap_err();
+        let words = format!("services is forbidden: User \"{user}\" cannot list resource \"services\"");
+        assert_eq!(refused.code(), 403);
+        assert!(refused.message().starts_with(&words), "{}", refused.message());
+    }
+    world.mood(Mood::Fails);
+    world.hand.advance(KEPT_FOR);
+    let refused = world.authorizer.check(&bearer(&token), &list()).await.unwrap_err();
+    assert_eq!(refused.code(), 429);
+    assert!(
+        refused.message().starts_with("whether the bearer of this token may"),
+        "{}",
+        refused.message()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn cloud_that_cannot_decide_takes_no_right_away_and_prolongs_none() {
+    let world = World::new();
+    assert_eq!(world.code("good").await, 200);
+    world.mood(Mood::IsUndecided);
+    world.hand.advance(RENEWED_FROM);
+    assert_eq!(world.check("good").await, (200, Duration::ZERO));
+    assert_eq!(world.asked().await, 2);
+    assert_eq!(world.code("good").await, 200, "that was no verdict");
+    world.hand.advance(ALLOWED_FOR);
+    assert_eq!(
+        world.code("good").await,
+        429,
+        "the cloud is there, and does not allow it any more"
+    );
+    assert_eq!(world.code("never-asked").await, 429);
+    world.probed(Some(1));
+    assert_eq!(world.check("good").await, (200, Duration::ZERO));
+    world.probed(Some(0));
+    world.hand.advance(ASKED_AGAIN_AFTER);
+    world.mood(Mood::Says(AccessVerdict::Denied));
+    assert_eq!(world.code("good").await, 403);
+    world.hand.advance(DENIED_FOR);
+    world.mood(Mood::IsUndecided);
+    assert_eq!(world.code("good").await, 403, "a no stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn review_without_a_verdict_is_not_repeated_by_each_request() {
+    let world = World::new();
+    assert_eq!(world.code("good").await, 200);
+    world.mood(Mood::Says(AccessVerdict::Denied));
+    assert_eq!(world.code("bad").await, 403);
+    assert_eq!(world.asked().await, 2);
+    world.hand.advance(ALLOWED_FOR);
+    for (mood, of_good) in [(Mood::Fails, 200), (Mood::IsUndecided, 429)] {
+        world.mood(mood);
+        for (token, code) in [("new", 429), ("bad", 403), ("good", of_good)] {
+            for _ in 0..10 {
+                assert_eq!(world.code(token).await, code, "{token}");
+            }
+            assert_eq!(world.asked().await, 1, "{token}");
+        }
+        world.hand.advance(ASKED_AGAIN_AFTER);
+    }
+    world.mood(Mood::Says(AccessVerdict::Allowed));
+    assert_eq!(world.code("new").await, 200);
+}
+
+/// They wait for their turn, one behind the other.
+#[tokio::test(start_paused = true)]
+async fn waiting_requests_of_one_peer_share_the_end_of_a_review_without_a_verdict() {
+    let world = World::new();
+    world.mood(Mood::IsSilent);
+    let (other, caller, info) = (bearer("other"), bearer("new"), list());
+    let of = |caller| world.authorizer.check(caller, &info);
+    let asked = futures_util::future::join4(of(&other), of(&caller), of(&caller), of(&caller)).await;
+    assert!([asked.0, asked.1, asked.2, asked.3].iter().all(Result::is_err));
+    assert_eq!(world.asked().await, 2);
+    let third = bearer("third");
+    tokio::select! {
+        biased;
+        _ = of(&third) => panic!("it waited for another review"),
+        answer = of(&caller) => assert!(answer.is_err()),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn token_that_the_cloud_knows_no_more_is_forgotten() {
     let world = World::new();
@@ -351,6 +452,24 @@ async fn made_up_tokens_cost_one_question_a_second_and_no_memory() {
     };
     let refused = world.authorizer.check(&other, &list()).await.unwrap_err();
     assert_eq!(refused.code(), 401, "asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_token_stays_unknown_and_others_of_its_peer_are_asked_about_a_second_later() {
+    let world = World::new();
+    world.mood(Mood::Says(AccessVerdict::Unauthorized));
+    for _ in 0..10 {
+        assert_eq!(world.code("made-up").await, 401);
+    }
+    let other = RequestInfo::parse("GET", "/api/v1/pods", None).unwrap();
+    let refused = world.authorizer.check(&bearer("made-up"), &other).await.unwrap_err();
+    assert_eq!(refused.code(), 401, "it is unknown for any request");
+    assert_eq!(world.asked().await, 1);
+    world.mood(Mood::Says(AccessVerdict::Allowed));
+    let refused = world.authorizer.check(&bearer("good"), &list()).await.unwrap_err();
+    assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
+    world.hand.advance(Duration::from_secs(1));
+    assert_eq!((world.code("good").await, world.code("made-up").await), (200, 200));
 }
 
 #[tokio::test(start_paused = true)]
@@ -394,6 +513,7 @@ async fn peer_has_one_question_in_flight() {
     // All hang up; the reviews in flight continue.
     let _ = futures_util::future::join_all(all).now_or_never();
     assert_eq!(world.asked().await, 3);
+    world.hand.advance(ASKED_AGAIN_AFTER);
     world.mood(Mood::Says(AccessVerdict::Allowed));
     let all = callers.iter().map(|caller| world.authorizer.check(caller, &info));
     let answers = futures_util::future::join_all(all).await;

@@ -3,7 +3,7 @@
 //! * An RV that the client has from a view is replaced by the one that the source has for the same state. Any other RV
 //!   passes, and the cloud judges it.
 //! * A PUT would overwrite what a filter removed. It is refused with 422 if the filters change the object; a patch
-//!   names the fields that it means. No filter changes a status, so that a PUT of the status passes.
+//!   names the fields that it means. A PUT of one of the [`PARTS`] passes: no filter changes these.
 //! * The answer is filtered. An object that the filters hide is answered as it was written.
 
 use std::cell::RefCell;
@@ -26,6 +26,9 @@ use super::super::shares::Part;
 use super::{FilteredGet, RETRY_AFTER, kind_of};
 use crate::filter::{Chain, Verdict};
 
+/// Subresources that are a part of the object: the cloud stores this part only, and answers with the whole object.
+const PARTS: [&str; 3] = ["ephemeralcontainers", "resize", "status"];
+
 /// A write of an object whose reads are filtered, or were.
 pub(in crate::proxy) struct FilteredWrite {
     /// The same object as its writer reads it.
@@ -35,23 +38,27 @@ pub(in crate::proxy) struct FilteredWrite {
     chains: Vec<Chain>,
     edition: u64,
     verb: Verb,
-    is_status: bool,
+    is_part: bool,
 }
 
 // === impl FilteredWrite ===
 
 impl FilteredWrite {
-    /// Describes a write whose reads go through `chains` in `edition`; `None` if it passes as it is.
+    /// True for a write of an object, or of one of its [`PARTS`]: the answer is the object.
+    pub(in crate::proxy) fn is_of_object(info: &RequestInfo) -> bool {
+        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete);
+        let is_object = info.subresource.as_deref().is_none_or(|part| PARTS.contains(&part));
+        info.is_resource && is_write && is_object
+    }
+
+    /// Describes such a write whose reads go through `chains` in `edition`; `None` if it passes as it is.
     pub(in crate::proxy) fn of<B>(
         request: &Request<B>,
         info: &RequestInfo,
         chains: Vec<Chain>,
         edition: u64,
     ) -> Option<Self> {
-        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete);
-        let is_object = matches!(info.subresource.as_deref(), None | Some("status"));
-        let is_filtered = !chains.is_empty() || edition != 0;
-        if !is_write || !is_object || !is_filtered {
+        if chains.is_empty() && edition == 0 {
             return None;
         }
         let kind = kind_of(info).ok()?;
@@ -67,7 +74,7 @@ impl FilteredWrite {
             chains,
             edition,
             verb: info.verb,
-            is_status: info.subresource.is_some(),
+            is_part: info.subresource.is_some(),
         })
     }
 
@@ -101,7 +108,7 @@ impl FilteredWrite {
         }
         let (body, room) = bodies.read(caller, body).await?;
         let (body, known) = self.mapped(local, &head.headers, body);
-        if self.verb == Verb::Update && !self.is_status {
+        if self.verb == Verb::Update && !self.is_part {
             match known {
                 Some(known) => self.check_look(local, &known)?,
                 None => self.check_present(local, (cloud, bodies), &head, caller).await?,
@@ -199,8 +206,8 @@ impl FilteredWrite {
     /// Returns the answer of the cloud as its reader sees the object.
     ///
     /// # Errors
-    /// 504 if the answer cannot be read or filtered, also if it is larger than `room`, and there is no more: the write was
-    /// accepted.
+    /// 504 if the answer cannot be read or filtered, also if it is larger than `room`, and there is no more: the write
+    /// was accepted.
     pub(in crate::proxy) async fn shown(
         &self,
         local: &Local,

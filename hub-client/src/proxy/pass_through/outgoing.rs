@@ -26,8 +26,8 @@ pub(super) struct Outgoing {
 /// Body of the client, and its bytes that were sent.
 struct Source {
     body: Body,
-    /// A copy, because a slice would hold the whole read buffer of the client's connection. `None` once it is too long, or
-    /// there is no further attempt.
+    /// A copy, because a slice would hold the whole read buffer of the client's connection. `None` once it is too long,
+    /// or there is no further attempt.
     sent: Option<Vec<u8>>,
     /// Number of the attempt that reads.
     attempt: usize,
@@ -85,12 +85,12 @@ impl Outgoing {
 
     /// True if the hub may repeat the request although the cloud may have acted on it.
     pub(super) fn is_safe(&self) -> bool {
-        self.is_empty && self.head.method.is_safe()
+        self.is_empty && self.is_read()
     }
 
-    /// True if its sender may.
-    pub(super) fn is_idempotent(&self) -> bool {
-        self.head.method.is_idempotent()
+    /// True if its sender may. A repeated DELETE or PUT would be answered with 404 or 409 if the first one succeeded.
+    pub(super) fn is_read(&self) -> bool {
+        self.head.method.is_safe()
     }
 }
 

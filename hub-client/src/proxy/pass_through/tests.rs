@@ -5,10 +5,12 @@ mod repeated;
 use std::net::Ipv4Addr;
 
 use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Notify;
 use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::http::server::{Handler, Limits, Server, handler};
-use yurt_runtime::http::status_response;
-use yurt_test_support::eventually;
+use yurt_runtime::http::{full, read_body, status_response};
+use yurt_test_support::{PATIENCE, eventually};
 
 use super::*;
 use crate::failures::Failures;
@@ -49,6 +51,7 @@ fn pass_through_to(servers: &[&str], tasks: TaskGroup) -> PassThrough {
             watch::Sender::default().subscribe(),
             Failures::new(yurt_runtime::Clock::system()),
         )),
+        end_watches: CancellationToken::new(),
     }
 }
 
@@ -91,6 +94,73 @@ async fn upgrade_goes_to_the_next_server_if_the_first_one_refuses_connections() 
     let passing_on = passing_on(&["http://127.0.0.1:1", &cloud], tasks.clone());
     let hub = serve(&tasks, Limits::default(), passing_on).await;
     assert_eq!(upgrade(&hub).await.status(), StatusCode::SWITCHING_PROTOCOLS);
+}
+
+/// A listener whose queue is full, so that further connections get no answer, and the connections in its queue.
+async fn silent() -> (TcpListener, Vec<TcpStream>) {
+    const UNANSWERED: Duration = Duration::from_millis(200);
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(yurt_test_support::LOOPBACK).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let (address, mut queued) = (listener.local_addr().unwrap(), Vec::new());
+    while let Ok(stream) = tokio::time::timeout(UNANSWERED, TcpStream::connect(address)).await {
+        queued.push(stream.unwrap());
+    }
+    (listener, queued)
+}
+
+#[tokio::test]
+async fn upgrade_goes_to_the_next_server_if_the_first_one_is_lost_before_it_connects() {
+    let tasks = TaskGroup::new();
+    let cloud = serve(&tasks, Limits::default(), upgrading(tasks.clone())).await;
+    let (first, _queued) = silent().await;
+    let first = format!("http://{}", first.local_addr().unwrap());
+    let to = pass_through_to(&[&first, &cloud], tasks.clone());
+    let ask = Request::post(EXEC).header(UPGRADE, "SPDY/3.1").body(empty()).unwrap();
+    let info = RequestInfo::parse("POST", EXEC, None).unwrap();
+    let caller = pod();
+    // The request waits for its connection when the server is lost.
+    let losing = async { to.cloud.at(0).availability.set(Some(false), false) };
+    let (sent, ()) = tokio::join!(to.send(ask, &info, &caller), losing);
+    assert_eq!(sent.unwrap().status(), StatusCode::SWITCHING_PROTOCOLS);
+}
+
+/// As an apiserver that has lost its etcd: `/livez` gets an error, other requests get nothing.
+#[tokio::test]
+async fn repeatable_request_goes_to_the_next_server_once_the_first_one_is_down_although_it_answers() {
+    let (tasks, asked) = (TaskGroup::new(), Arc::new(Notify::new()));
+    let asking = asked.clone();
+    let hanging = handler(move |_, _| {
+        asking.notify_one();
+        std::future::pending()
+    });
+    let issuing = handler(|_, _| std::future::ready(Response::new(full("token"))));
+    let hanging = serve(&tasks, Limits::default(), hanging).await;
+    let issuing = serve(&tasks, Limits::default(), issuing).await;
+    let to = pass_through_to(&[&hanging, &issuing], tasks.clone());
+    for server in [0, 1] {
+        to.cloud.at(server).availability.set(Some(true), true);
+    }
+    let path = "/api/v1/namespaces/shop/serviceaccounts/web/token";
+    let ask = Request::post(path).body(full("{}")).unwrap();
+    let (info, caller) = (RequestInfo::parse("POST", path, None).unwrap(), pod());
+    let falling = async {
+        asked.notified().await;
+        to.cloud.at(0).availability.set(Some(false), true);
+    };
+    let sending = tokio::time::timeout(PATIENCE, to.send_repeatable(ask, &info, &caller));
+    let (sent, ()) = tokio::join!(sending, falling);
+    let answer = sent.expect("the first server must be left").unwrap();
+    assert_eq!(read_body(answer.into_body(), 64).await.unwrap(), "token");
+}
+
+#[test]
+fn json_patches_are_not_repeated() {
+    let of =
+        |content_type: &'static str| HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+    assert!(!may_repeat(&of("application/json-patch+json; charset=utf-8")));
+    assert!(may_repeat(&of("application/strategic-merge-patch+json")));
+    assert!(may_repeat(&HeaderMap::new()));
 }
 
 /// The hub's server does not serve an upgraded connection any more, but counts it.

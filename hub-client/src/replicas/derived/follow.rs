@@ -91,8 +91,8 @@ impl Follow {
         }
     }
 
-    /// Fills the view from its source. Returns the reader that continues from there, and, if there may have been another
-    /// view, the keys of the objects that the filters replace; `None` while the source is incomplete.
+    /// Fills the view from its source. Returns the reader that continues from there, and, if there may have been
+    /// another view, the keys of the objects that the filters replace; `None` while the source is incomplete.
     async fn start(&self) -> Option<(Reader, Option<Vec<ObjectKey>>)> {
         let Start {
             mut state,
@@ -190,8 +190,8 @@ impl Follow {
         true
     }
 
-    /// Holds the view's own long objects deflated: those that filters changed, and those that got another RV before their
-    /// commit. No commit packs them.
+    /// Holds the view's own long objects deflated: those that filters changed, and those that got another RV before
+    /// their commit. No commit packs them.
     async fn pack(&self) {
         let own = |held: &Collection| -> Vec<Object> { held.objects().filter(|one| one.is_long()).cloned().collect() };
         let (mut packer, mut freed) = (Packer::default(), 0);
@@ -211,7 +211,13 @@ impl Follow {
     /// Keys of the objects that another view may have shown with other content under the same RV: all of them, or those
     /// that the filters replace, if nothing else decides.
     fn uncertain(&self, held: &Collection, replaced: Vec<ObjectKey>) -> Vec<ObjectKey> {
-        match self.is_another || self.chain.inputs() != Inputs::NONE {
+        let inputs = self.chain.inputs();
+        // The objects that lead pods to the hub are replaced, or an earlier process may have replaced them.
+        let inputs = Inputs {
+            trust: inputs.trust && !self.inputs.with(|context| context.is_for_pods()),
+            ..inputs
+        };
+        match self.is_another || inputs != Inputs::NONE {
             true => held.objects().map(|object| object.key().clone()).collect(),
             false => replaced,
         }

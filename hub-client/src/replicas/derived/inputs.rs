@@ -9,7 +9,7 @@ use yurt_collection::{Collection, Delivery, Reader};
 use yurt_storage::{Replica, SharedCollection};
 
 use crate::filter::context::{FilterOptions, LocalPods};
-use crate::filter::{Chain, FilterContext, HubAddress, Members, NodePool, Pool, ServiceLookup};
+use crate::filter::{Chain, FilterContext, HubAddress, Members, NodePool, PodTrust, Pool, ServiceLookup};
 use crate::replicas::PoolData;
 
 /// Collection that filters look Services up in.
@@ -19,15 +19,17 @@ const BATCH: usize = 256;
 /// Seconds after which a client tries again while an input is unknown.
 const RETRY_AFTER: u32 = 1;
 
-/// Facts about this node that filters need; fixed for the life of the process.
+/// Facts about this node that filters need. None of them changes once it is known.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
     /// Name of the Node.
     pub node: String,
-    /// Name of its pool; empty if it is in none.
-    pub pool: String,
+    /// Name of its pool; empty if it is in none, `None` while it is unknown.
+    pub pool: watch::Receiver<Option<String>>,
     /// Address of the hub for pods.
     pub hub: HubAddress,
+    /// Trust of pods in the certificate there.
+    pub trust: watch::Receiver<PodTrust>,
     /// Choices of the administrator.
     pub options: FilterOptions,
 }
@@ -59,6 +61,10 @@ pub(super) struct InputChanges {
     pool: Option<PoolChanges>,
     host_network: Option<HostNetworkChanges>,
     local_pods: Option<LocalPodChanges>,
+    /// Name of the pool, while it is unknown.
+    pool_name: Option<watch::Receiver<Option<String>>>,
+    /// Trust of pods, until it is given.
+    trust: Option<watch::Receiver<PodTrust>>,
 }
 
 struct LocalPodChanges {
@@ -120,9 +126,11 @@ impl LiveInputs {
     pub(super) fn with<T>(&self, look: impl FnOnce(&FilterContext<'_>) -> T) -> T {
         let members = self.data.membership().names();
         let members = members.as_deref().map_or(Members::Unknown, Members::Names);
-        let pool = match &*self.node.pool {
-            "" => Pool::NoPool,
-            name => Pool::Named(NodePool {
+        let pool = self.node.pool.borrow().clone();
+        let pool = match pool.as_deref() {
+            None => Pool::Unknown,
+            Some("") => Pool::NoPool,
+            Some(name) => Pool::Named(NodePool {
                 name,
                 members,
                 host_network: self.data.host_network().known(),
@@ -131,6 +139,7 @@ impl LiveInputs {
         let local_pods = self.local_pods.borrow().clone();
         look(&FilterContext {
             hub: self.node.hub,
+            trust: *self.node.trust.borrow(),
             node_name: &self.node.node,
             pool,
             local_pods: &local_pods,
@@ -147,6 +156,8 @@ impl LiveInputs {
         let pool = self.data.membership().changes().filter(|_| inputs.members);
         let local_pods = Some(self.local_pods.clone()).filter(|_| inputs.local_pods);
         InputChanges {
+            pool_name: Some(self.node.pool.clone()).filter(|name| name.borrow().is_none()),
+            trust: Some(self.node.trust.clone()).filter(|trust| inputs.trust && !is_given(&trust.borrow())),
             host_network: inputs.host_network.then(|| HostNetworkChanges::of(&self.data)),
             local_pods: local_pods.map(LocalPodChanges::from_now),
             services: services.map(|services| ServiceChanges {
@@ -171,12 +182,20 @@ impl InputChanges {
         let services = self.services.as_mut().map(ServiceChanges::take);
         let members = self.pool.as_mut().is_some_and(PoolChanges::take);
         let host_network = self.host_network.as_mut().is_some_and(HostNetworkChanges::take);
+        let is_named = self
+            .pool_name
+            .take_if(|name| name.borrow_and_update().is_some())
+            .is_some();
+        let trust = &mut self.trust;
+        let is_trusted = trust.take_if(|trust| is_given(&trust.borrow_and_update())).is_some();
         let pods = self.local_pods.as_mut().map(LocalPodChanges::take).unwrap_or_default();
         match services.unwrap_or(Some(BTreeSet::new())) {
-            Some(services) if !members && !host_network => match services.is_empty() && pods.is_empty() {
-                true => Affected::Nothing,
-                false => Affected::Of { services, pods },
-            },
+            Some(services) if !members && !host_network && !is_named && !is_trusted => {
+                match services.is_empty() && pods.is_empty() {
+                    true => Affected::Nothing,
+                    false => Affected::Of { services, pods },
+                }
+            }
             _ => Affected::Everything,
         }
     }
@@ -190,13 +209,21 @@ impl InputChanges {
         let pool = next(self.pool.as_mut().map(|pool| &mut pool.changes));
         let host_network = next(self.host_network.as_mut().map(|value| &mut value.changes));
         let pods = next(self.local_pods.as_mut().map(|pods| &mut pods.changes));
+        let pool_name = next(self.pool_name.as_mut());
+        let trust = next(self.trust.as_mut());
         tokio::select! {
+            () = pool_name => {}
+            () = trust => {}
             () = services => {}
             () = pool => {}
             () = host_network => {}
             () = pods => {}
         }
     }
+}
+
+fn is_given(trust: &PodTrust) -> bool {
+    *trust == PodTrust::Given
 }
 
 /// Waits for a change of one input. The hub keeps its sender.
@@ -302,11 +329,12 @@ mod tests {
         let data = Arc::new(PoolData::open(folder.path(), "p", usize::MAX, Clock::system()).unwrap());
         let node = NodeFacts {
             node: "n1".to_owned(),
-            pool: "p".to_owned(),
+            pool: watch::channel(Some("p".to_owned())).1,
             hub: HubAddress {
                 host: [169, 254, 2, 1].into(),
                 secure_port: 10268,
             },
+            trust: watch::channel(PodTrust::Given).1,
             options: FilterOptions::default(),
         };
         let inputs = LiveInputs::new(node, data.clone(), watch::Sender::default().subscribe());

@@ -1,6 +1,7 @@
 //! Number, life and memory of views, on paused time.
 
 use futures_util::FutureExt as _;
+use tokio::sync::watch;
 use yurt_apimachinery::Object;
 use yurt_collection::Limits;
 use yurt_runtime::Clock;
@@ -9,9 +10,9 @@ use yurt_test_support::TestDir;
 
 use super::inputs::NodeFacts;
 use super::*;
-use crate::filter::HubAddress;
 use crate::filter::context::FilterOptions;
 use crate::filter::masterservice::MasterService;
+use crate::filter::{HubAddress, PodTrust};
 use crate::replicas::PoolData;
 
 /// Views of a replica with one Service.
@@ -20,6 +21,7 @@ struct World {
     _data: Arc<PoolData>,
     replica: Arc<Replica>,
     derived: Derived,
+    trust: watch::Sender<PodTrust>,
 }
 
 // === impl World ===
@@ -33,22 +35,25 @@ impl World {
         let object = Object::parse(web.as_slice().into(), replica.collection().kind()).unwrap();
         let restart = |held: &mut Collection| held.restart(0, vec![object], ResourceVersion(10));
         replica.collection().update(restart);
+        let trust = watch::Sender::new(PodTrust::Missing);
         let node = NodeFacts {
             node: "n1".to_owned(),
-            pool: String::new(),
+            pool: watch::channel(Some(String::new())).1,
             hub: HubAddress {
                 host: [169, 254, 2, 1].into(),
                 secure_port: 10268,
             },
+            trust: trust.subscribe(),
             options: FilterOptions::default(),
         };
-        let local_pods = tokio::sync::watch::Sender::default().subscribe();
+        let local_pods = watch::Sender::default().subscribe();
         let inputs = LiveInputs::new(node, data.clone(), local_pods);
         Self {
             _folder: folder,
             _data: data,
             replica,
             derived: Derived::new(inputs, TaskGroup::new()),
+            trust,
         }
     }
 
@@ -223,4 +228,58 @@ async fn object_that_the_filters_keep_is_shared_with_the_source() {
     let view = world.derived.of(&world.replica, &chain, 0, false).await.unwrap();
     let bytes = |held: &Collection| held.objects().next().unwrap().bytes().as_ptr().addr();
     assert_eq!(view.collection().read(bytes), world.replica.collection().read(bytes));
+}
+
+/// A world whose replica has Services `default/kubernetes` and `shop/web`.
+fn world_with_kubernetes() -> World {
+    let world = World::new();
+    let objects = [
+        r#"{"metadata":{"namespace":"default","name":"kubernetes","resourceVersion":"6"},"spec":{"clusterIP":"10.96.0.1"}}"#,
+        r#"{"metadata":{"namespace":"shop","name":"web","resourceVersion":"5"},"spec":{"clusterIP":"10.96.0.2"}}"#,
+    ];
+    let source = world.replica.collection();
+    let parsed = objects.map(|text| Object::parse(text.into(), source.kind()).unwrap());
+    source.update(|held| held.restart(0, parsed.to_vec(), ResourceVersion(10)));
+    world
+}
+
+/// Addresses of the Services, in order of their keys, and whether the view gave them another RV.
+fn shown(view: &View) -> Vec<(String, bool)> {
+    let of = |object: &Object| {
+        let address = object.to_value()["spec"]["clusterIP"].as_str().unwrap().to_owned();
+        (address, object.resource_version() >= ResourceVersion(10))
+    };
+    view.collection().read(|held| held.objects().map(of).collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_view_shows_the_hubs_address_once_pods_trust_its_certificate() {
+    let world = world_with_kubernetes();
+    let chain = Chain::new(vec![&MasterService]);
+    let view = world.derived.of(&world.replica, &chain, 0, false).await.unwrap();
+    let kept = [("10.96.0.1".to_owned(), false), ("10.96.0.2".to_owned(), false)];
+    assert_eq!(shown(&view), kept);
+    let mut changes = view.collection().subscribe();
+    world.trust.send_replace(PodTrust::Given);
+    changes.changed().await.unwrap();
+    let led = ("169.254.2.1".to_owned(), true);
+    assert_eq!(shown(&view), [led, kept[1].clone()], "no other object is sent again");
+}
+
+/// An earlier process may have led pods to the hub, under the RVs of now.
+#[tokio::test(start_paused = true)]
+async fn view_after_a_restart_sends_again_what_the_trust_of_pods_may_have_changed() {
+    for (trust, expected) in [
+        (PodTrust::Given, [("169.254.2.1", true), ("10.96.0.2", false)]),
+        (PodTrust::Missing, [("10.96.0.1", true), ("10.96.0.2", true)]),
+    ] {
+        let world = world_with_kubernetes();
+        let recover = |held: &mut Collection| held.recover(held.to_recovered());
+        world.replica.collection().update(recover);
+        world.trust.send_replace(trust);
+        let chain = Chain::new(vec![&MasterService]);
+        let view = world.derived.of(&world.replica, &chain, 0, false).await.unwrap();
+        let expected = expected.map(|(address, is_again)| (address.to_owned(), is_again));
+        assert_eq!(shown(&view), expected, "{trust:?}");
+    }
 }

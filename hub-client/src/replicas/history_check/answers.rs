@@ -3,24 +3,41 @@
 use serde_json::Value;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
-use yurt_pool_protocol::history::{Answers, KnownHistory, ObjectRef};
+use yurt_pool_protocol::history::{Answers, KnownHistory, ObjectRef, Verdicts};
 
+use super::evidence::Known;
 use super::lease::{lease_version, version_of};
 use super::{HistoryVerifier, Opened};
-use crate::replicas::questions::{first, get, head_of};
+use crate::replicas::listing::escaped;
+use crate::replicas::questions::{first, get, get_object, head_of};
 use crate::upstream::CloudServer;
+
+/// Answers of one server about both kinds of evidence.
+pub(super) struct Found {
+    /// About the selections.
+    selections: Answers,
+    /// About the pool data.
+    pool: Answers,
+}
+
+// === impl Found ===
+
+impl Found {
+    /// Judges the answers. `others` is true if further servers were not queried yet.
+    pub(super) fn judge(&self, known: &Known, others: bool) -> Verdicts {
+        Verdicts {
+            selections: known.selections.judge(&self.selections, others),
+            pool: known.pool.judge(&self.pool, others),
+        }
+    }
+}
 
 // === impl HistoryVerifier ===
 
 impl HistoryVerifier {
-    /// Reads without resourceVersion, so that the answer has everything acknowledged before. Also returns the data connections
-    /// that were open before the first read.
-    pub(super) async fn ask(
-        &self,
-        place: usize,
-        known: &KnownHistory,
-        is_thorough: bool,
-    ) -> Result<(Answers, Opened), String> {
+    /// Reads without resourceVersion, so that the answer has everything acknowledged before. Also returns the
+    /// data connections that were open before the first read.
+    pub(super) async fn ask(&self, place: usize, known: &Known, is_thorough: bool) -> Result<(Found, Opened), String> {
         let server = self.cloud.at(place);
         let services = find_kind("", "services").ok_or("services are not built in")?;
         let path = format!("{}?limit=1", services.collection_path());
@@ -38,14 +55,33 @@ impl HistoryVerifier {
             head: head_of(list, services)?,
             ..Answers::default()
         };
-        if answers.head < known.position {
-            // The head decides; the server cannot return the state at our `C` yet.
-            return Ok((answers, over));
-        }
-        if known.lease.is_some() {
+        if known.selections.lease.is_some() {
             answers.lease = get(server, &self.lease_path, "")
                 .await?
                 .and_then(|lease| lease_version(&lease));
+        }
+        let pool = self.about(server, &known.pool, answers.clone(), is_thorough).await?;
+        if answers.head < known.selections.position
+            && let Some(name) = &known.highest
+        {
+            // It may be of another etcd.
+            answers.head = answers.head.max(self.head_of_selection(server, name).await?);
+        }
+        let selections = self.about(server, &known.selections, answers, is_thorough).await?;
+        Ok((Found { selections, pool }, over))
+    }
+
+    /// Adds the answers about objects to `answers`, which has the head and the lease.
+    async fn about(
+        &self,
+        server: &CloudServer,
+        known: &KnownHistory,
+        mut answers: Answers,
+        is_thorough: bool,
+    ) -> Result<Answers, String> {
+        if answers.head < known.position {
+            // The head decides; the server cannot return the state at our `C` yet.
+            return Ok(answers);
         }
         for (place, held) in &known.newest {
             let now = self.at_place(server, place).await?;
@@ -64,7 +100,23 @@ impl HistoryVerifier {
                 answers.back.insert(place.clone());
             }
         }
-        Ok((answers, over))
+        Ok(answers)
+    }
+
+    /// Returns the RV of a list of the selection; zero if the server refuses it.
+    async fn head_of_selection(&self, server: &CloudServer, name: &str) -> Result<ResourceVersion, String> {
+        let Some(replica) = self.data.replicas().named(name) else {
+            return Ok(ResourceVersion::ZERO);
+        };
+        let separator = if name.contains('?') { '&' } else { '?' };
+        let list = get(
+            server,
+            &format!("{name}{separator}limit=1"),
+            "PartialObjectMetadataList",
+        )
+        .await?;
+        let head = list.map(|list| head_of(list, replica.collection().kind()));
+        Ok(head.transpose()?.unwrap_or_default())
     }
 
     /// Returns the metadata of the object that is there now.
@@ -73,11 +125,12 @@ impl HistoryVerifier {
             return Ok(None);
         };
         let path = path_of(replica.collection().kind(), key);
-        let object = get(server, &path, "PartialObjectMetadata").await?;
+        let object = get_object(server, &path, "PartialObjectMetadata").await?;
         Ok(object.and_then(|object| serde_json::from_slice(&object).ok()))
     }
 
-    /// Returns the RV of the object at `at`; the outer `None` if the server has compacted that RV or does not return it.
+    /// Returns the RV of the object at `at`; the outer `None` if the server has compacted that RV or does not return
+    /// it.
     async fn at_place_then(
         &self,
         server: &CloudServer,
@@ -89,17 +142,29 @@ impl HistoryVerifier {
         };
         let kind = replica.collection().kind();
         let path = format!(
-            "{}?fieldSelector=metadata.name%3D{}&limit=1&resourceVersion={at}&resourceVersionMatch=Exact",
+            "{}?{}&limit=1&resourceVersion={at}&resourceVersionMatch=Exact",
             collection_of(kind, key),
-            key.name()
+            selectors_of(name, key.name())
         );
-        let Some(list) = get(server, &path, "PartialObjectMetadataList").await? else {
+        let Some(list) = get_object(server, &path, "PartialObjectMetadataList").await? else {
             return Ok(None);
         };
         let list: Value = serde_json::from_slice(&list).map_err(|error| error.to_string())?;
         // A server that does not support the parameter returns the current object.
         let is_then = version_of(&list) == Some(at);
         Ok(is_then.then(|| version_of(&list["items"][0])))
+    }
+}
+
+/// Selectors of one object of replica `name`. A node may read some objects, its pods, only by the selectors of its
+/// selection.
+fn selectors_of(name: &str, object: &str) -> String {
+    let by_name = format!("metadata.name%3D{}", escaped(object));
+    match name.split_once('?') {
+        // The field selector is the last of its parameters.
+        Some((_, query)) if query.contains("fieldSelector=") => format!("{query}%2C{by_name}"),
+        Some((_, query)) => format!("{query}&fieldSelector={by_name}"),
+        None => format!("fieldSelector={by_name}"),
     }
 }
 
@@ -112,4 +177,27 @@ fn collection_of(kind: &ResourceKind, key: &ObjectKey) -> String {
 
 fn path_of(kind: &ResourceKind, key: &ObjectKey) -> String {
     format!("{}/{}", collection_of(kind, key), key.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn object_of_a_selection_is_read_by_the_selectors_of_its_selection() {
+        for (name, expected) in [
+            ("services", "fieldSelector=metadata.name%3Dweb"),
+            ("/api/v1/nodes", "fieldSelector=metadata.name%3Dweb"),
+            (
+                "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1",
+                "fieldSelector=spec.nodeName%3Dn1%2Cmetadata.name%3Dweb",
+            ),
+            (
+                "/api/v1/pods?labelSelector=app",
+                "labelSelector=app&fieldSelector=metadata.name%3Dweb",
+            ),
+        ] {
+            assert_eq!(selectors_of(name, "web"), expected, "{name}");
+        }
+    }
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use yurt_pool_protocol::history::Lost;
 use yurt_storage::Replica;
+
+use crate::replicas::is_cached;
 
 /// Minimum age of a verified history before a contradicting event can invalidate it.
 const CONTRADICTED_AGAIN: Duration = Duration::from_secs(60);
@@ -20,8 +23,8 @@ pub struct HistoryState(watch::Sender<CheckState>);
 
 #[derive(Clone, Debug, Default)]
 struct CheckState {
-    /// Number of ended connections and streams that a proof rested on. The history may have ended with them, so an earlier proof
-    /// says nothing of later data.
+    /// Number of ended connections and streams that a proof rested on. The history may have ended with them, so an
+    /// earlier proof says nothing of later data.
     breaks: u64,
     /// The last proof, while it is valid: it covers data from these connections.
     proven: Option<Opened>,
@@ -29,14 +32,21 @@ struct CheckState {
     about: BTreeMap<String, u64>,
     /// True if the last attempt failed because the cloud does not answer.
     is_away: bool,
-    /// Event that contradicts a replica: the next proof fails.
-    against: Option<String>,
-    /// Time of the last contradiction that was accepted.
-    contradicted: Option<Instant>,
+    /// Contradictions of pool data, and of selections.
+    contradictions: [Contradiction; 2],
     /// Replicas whose history is gone, with the generation that had it.
     gone: BTreeMap<String, u64>,
     /// Generations that the coordinator requires since a void, by replica. A new generation is above that.
     required: BTreeMap<String, u64>,
+}
+
+/// Events that contradict replicas of one kind.
+#[derive(Clone, Debug, Default)]
+struct Contradiction {
+    /// The event, until a proof has failed for it.
+    against: Option<String>,
+    /// Time of the last event that was accepted.
+    last: Option<Instant>,
 }
 
 /// Receiver of the changes of a [`HistoryState`].
@@ -112,8 +122,8 @@ impl HistoryState {
         let _ = state.wait_for(|state| state.proven.is_some()).await;
     }
 
-    /// Waits until a proof covers data from `connection`. False if there is none: the cloud does not answer, or another of its
-    /// servers is in use.
+    /// Waits until a proof covers data from `connection`. False if there is none: the cloud does not answer, or another
+    /// of its servers is in use.
     pub async fn proven_over(&self, connection: Connection) -> bool {
         // A proof in progress may have begun too early; the one after it did not.
         for _ in 0..2 {
@@ -148,8 +158,8 @@ impl HistoryState {
         let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(CheckState::is_settled)).await;
     }
 
-    /// Invalidates every proof, including one in progress, because a stream of the cloud ended early or the hub turns to the cloud
-    /// again.
+    /// Invalidates every proof, including one in progress, because a stream of the cloud ended early or the hub turns
+    /// to the cloud again.
     pub fn reopen(&self) {
         self.0.send_if_modified(|state| {
             let was_proven = state.proven.is_some();
@@ -159,32 +169,33 @@ impl HistoryState {
         });
     }
 
-    /// Records that data of the cloud (`why`) contradicts what replica `name` holds under `generation`. The cloud returned with
-    /// another history that had passed everything the proof checked. Returns false if that is not plausible: a contradiction was
-    /// accepted shortly before and everything was listed since, so the server omits events.
+    /// Records that data of the cloud (`why`) contradicts what replica `name` holds under `generation`. The cloud
+    /// returned with another history that had passed everything the proof checked. Returns false if that is not
+    /// plausible: a contradiction was accepted shortly before and everything was listed since, so the server omits
+    /// events.
     #[must_use]
     pub fn contradict(&self, name: &str, generation: u64, why: &dyn Display) -> bool {
         let mut is_believed = true;
         self.0.send_if_modified(|state| {
-            if state.gone.get(name) == Some(&generation) || state.against.is_some() {
+            let is_gone = state.gone.get(name) == Some(&generation);
+            let known = &mut state.contradictions[usize::from(is_cached(name))];
+            if is_gone || known.against.is_some() {
                 // It is recorded, or will be very soon.
                 return false;
             }
-            is_believed = state
-                .contradicted
-                .is_none_or(|last| last.elapsed() >= CONTRADICTED_AGAIN);
+            is_believed = known.last.is_none_or(|last| last.elapsed() >= CONTRADICTED_AGAIN);
             if is_believed {
+                known.against = Some(format!("{name}: {why}"));
+                known.last = Some(Instant::now());
                 state.doubt();
-                state.against = Some(format!("{name}: {why}"));
-                state.contradicted = Some(Instant::now());
             }
             is_believed
         });
         is_believed
     }
 
-    /// Records that the data of replica `name` under `generation` is not, or may not be, the cloud's. Its next list there begins a
-    /// new generation.
+    /// Records that the data of replica `name` under `generation` is not, or may not be, the cloud's. Its next list
+    /// there begins a new generation.
     pub fn disown(&self, name: &str, generation: u64) {
         self.0.send_modify(|state| {
             state.gone.insert(name.to_owned(), generation);
@@ -212,16 +223,16 @@ impl HistoryState {
         self.is_about(name, generation) && !self.is_gone(name, generation)
     }
 
-    /// True if the last proof covers the data of replica `name` under `generation`. It does not cover a replica that came from the
-    /// coordinator later.
+    /// True if the last proof covers the data of replica `name` under `generation`. It does not cover a replica that
+    /// came from the coordinator later.
     #[must_use]
     pub fn is_about(&self, name: &str, generation: u64) -> bool {
         let state = self.0.borrow();
         state.proven.is_some() && state.about.get(name) == Some(&generation)
     }
 
-    /// Records that the data of replica `name` under `generation` is the present cloud's as well: it was listed there, or only its
-    /// number changed.
+    /// Records that the data of replica `name` under `generation` is the present cloud's as well: it was listed there,
+    /// or only its number changed.
     pub fn extend(&self, name: &str, generation: u64) {
         self.0.send_if_modified(|state| {
             if state.proven.is_some() {
@@ -265,11 +276,11 @@ impl HistoryState {
         self.0.borrow().breaks
     }
 
-    /// Takes the event that contradicts a replica, if there is one.
-    pub(super) fn take_against(&self) -> Option<String> {
+    /// Takes the event that contradicts pool data, or a selection, if there is one.
+    pub(super) fn take_against(&self, is_selection: bool) -> Option<String> {
         let mut against = None;
         self.0.send_if_modified(|state| {
-            against = state.against.take();
+            against = state.contradictions[usize::from(is_selection)].against.take();
             // No receiver waits for this change.
             false
         });
@@ -277,21 +288,24 @@ impl HistoryState {
     }
 
     /// Records the result of a proof `about` these replicas. It began after `breaks`, while `over` were open.
-    pub(super) fn record_result(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Opened) {
+    pub(super) fn record_result(&self, about: BTreeMap<String, u64>, lost: Lost, breaks: u64, over: Opened) {
         self.0.send_modify(|state| {
             state.proven = (state.breaks == breaks).then_some(over);
             state.is_away = false;
-            if !is_same {
-                state.gone.extend(about.clone());
-            }
+            state.lose(&about, lost);
             state.about = about;
         });
+    }
+
+    /// Records what is gone of these replicas; no proof is complete with that.
+    pub(super) fn lose(&self, replicas: &BTreeMap<String, u64>, lost: Lost) {
+        self.0.send_modify(|state| state.lose(replicas, lost));
     }
 
     /// Records a proof about generation 0 of the services that finds nothing gone.
     #[cfg(test)]
     pub(crate) fn prove(&self, over: Opened) {
-        self.record_result([("services".to_owned(), 0)].into(), true, self.breaks(), over);
+        self.record_result([("services".to_owned(), 0)].into(), Lost::Nothing, self.breaks(), over);
     }
 
     /// Records whether the cloud answers. Proofs from before an outage are invalid after it.
@@ -327,6 +341,12 @@ impl CheckState {
     /// True if a proof is complete or has failed.
     fn is_settled(&self) -> bool {
         self.proven.is_some() || self.is_away
+    }
+
+    fn lose(&mut self, replicas: &BTreeMap<String, u64>, lost: Lost) {
+        let gone = replicas.iter().filter(|(name, _)| lost.includes(is_cached(name)));
+        self.gone
+            .extend(gone.map(|(name, generation)| (name.clone(), *generation)));
     }
 
     fn doubt(&mut self) {
@@ -382,7 +402,7 @@ mod tests {
         let history = HistoryState::default();
         let breaks = history.breaks();
         history.reopen();
-        history.record_result(BTreeMap::new(), true, breaks, FIRST);
+        history.record_result(BTreeMap::new(), Lost::Nothing, breaks, FIRST);
         assert_eq!(is_proven(&history), None);
         history.prove(FIRST);
         assert_eq!(is_proven(&history), Some(true));
@@ -432,7 +452,7 @@ mod tests {
             let mut waits = Box::pin(history.proven_over(after));
             assert_eq!(waits.as_mut().now_or_never(), None, "{kind:?}");
             let renewed = [("services".to_owned(), 0)];
-            history.record_result(renewed.into(), false, history.breaks(), opened(2));
+            history.record_result(renewed.into(), Lost::All, history.breaks(), opened(2));
             assert_eq!(
                 waits.as_mut().now_or_never(),
                 Some(true),
@@ -476,7 +496,7 @@ mod tests {
         assert!(!history.holds("endpoints", 0));
         history.extend("endpoints", 0);
         assert!(history.holds("endpoints", 0), "the cloud listed it");
-        history.record_result([("services".to_owned(), 7)].into(), false, history.breaks(), FIRST);
+        history.record_result([("services".to_owned(), 7)].into(), Lost::All, history.breaks(), FIRST);
         assert!(history.is_about("services", 7) && !history.holds("services", 7), "gone");
         history.reopen();
         assert!(!history.is_about("services", 7));
@@ -505,9 +525,12 @@ mod tests {
         assert!(history.contradict("services", 0, &"web has another uid"));
         assert!(history.contradict("endpoints", 0, &"and so has db"), "the same one");
         assert_eq!(is_proven(&history), None);
-        assert_eq!(history.take_against().as_deref(), Some("services: web has another uid"));
-        assert_eq!(history.take_against(), None);
-        history.record_result([("services".to_owned(), 0)].into(), false, history.breaks(), FIRST);
+        assert_eq!(
+            history.take_against(false).as_deref(),
+            Some("services: web has another uid")
+        );
+        assert_eq!(history.take_against(false), None);
+        history.record_result([("services".to_owned(), 0)].into(), Lost::All, history.breaks(), FIRST);
         assert!(history.contradict("services", 0, &"old"), "it is given up already");
         assert_eq!(is_proven(&history), Some(true));
 
@@ -516,6 +539,24 @@ mod tests {
         tokio::time::advance(CONTRADICTED_AGAIN).await;
         assert!(history.contradict("services", 1, &"another backup"));
         assert_eq!(is_proven(&history), None);
+    }
+
+    /// A leader may have forged what the event of pool data contradicts. The selections are judged by their own events.
+    #[tokio::test(start_paused = true)]
+    async fn contradictions_of_pool_data_and_of_selections_count_apart() {
+        let history = HistoryState::default();
+        history.prove(FIRST);
+        assert!(history.contradict("services", 0, &"web has another uid"));
+        assert!(history.contradict("/api/v1/pods", 0, &"and so has db"));
+        assert_eq!(
+            [false, true].map(|is_selection| history.take_against(is_selection).is_some()),
+            [true, true]
+        );
+        let all = BTreeMap::from([("services".to_owned(), 0), ("/api/v1/pods".to_owned(), 0)]);
+        history.lose(&all, Lost::PoolData);
+        assert!(history.is_gone("services", 0) && !history.is_gone("/api/v1/pods", 0));
+        history.record_result(all, Lost::All, history.breaks(), FIRST);
+        assert!(history.is_gone("/api/v1/pods", 0));
     }
 
     #[test]

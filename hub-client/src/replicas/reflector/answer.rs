@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
 use yurt_apimachinery::Status;
-use yurt_pool_protocol::names::GENERATION_HEADER;
+use yurt_pool_protocol::names::{GENERATION_HEADER, STALE_HEADER};
 use yurt_runtime::http::{Body, Decoded};
 
 use super::{IDLE, StreamEnd};
@@ -16,6 +16,11 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Generation of the data, from the server's header.
 pub(in crate::replicas) fn generation_of(headers: &HeaderMap) -> Option<u64> {
     headers.get(GENERATION_HEADER)?.to_str().ok()?.parse().ok()
+}
+
+/// True if no leader confirms the data, by the server's header.
+pub(super) fn is_stale(headers: &HeaderMap) -> bool {
+    headers.get(STALE_HEADER).is_some_and(|value| value == "true")
 }
 
 /// Returns the end of a stream for this Status, from an ERROR event or the body of a refusal.
@@ -44,8 +49,8 @@ pub(in crate::replicas) async fn read_all(response: Response<Body>) -> Result<By
     read_checked(response, check).await
 }
 
-/// Reads a whole body; `check` may end it at each length that it reaches. The timeout applies to the time without progress,
-/// so a slow link does not fail.
+/// Reads a whole body; `check` may end it at each length that it reaches. The timeout applies to the time without
+/// progress, so a slow link does not fail.
 pub(in crate::replicas) async fn read_checked(
     response: Response<Body>,
     check: impl Fn(usize) -> Result<(), StreamEnd>,

@@ -1,14 +1,16 @@
 //! Sends the requests of a stream and checks their answers.
 
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderName, USER_AGENT};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use yurt_collection::Collection;
+use yurt_collection::generation::is_earlier;
 use yurt_pool_protocol::members;
 use yurt_pool_protocol::names::REPLICA_HEADER;
 use yurt_pool_protocol::source::Source;
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::{ACCEPT_GZIP, Body, empty, pass};
 
-use super::answer::read_all;
+use super::answer::{generation_of, is_stale, read_all};
 use super::{IDLE, Reflector, StreamEnd};
 use crate::metrics::traffic::Direction;
 use crate::replicas::history_check::{Connection, ConnectionKind};
@@ -120,6 +122,23 @@ impl Reflector {
         Ok(())
     }
 
+    /// Checks that the data of a coordinator may replace the replica. After a restore of its store from a copy, a
+    /// coordinator serves data of an earlier history than the replica's, until a leader feeds it.
+    pub(in crate::replicas) fn require_later_history(&self, headers: &HeaderMap) -> Result<(), StreamEnd> {
+        let told = generation_of(headers).filter(|_| self.source == Source::Coordinator && is_stale(headers));
+        let held = |held: &Collection| held.is_complete().then(|| held.generation());
+        let Some((told, held)) = told.zip(self.replica.collection().read(held)) else {
+            return Ok(());
+        };
+        match is_earlier(told, held) {
+            true => Err(StreamEnd::Refused(format!(
+                "no leader confirms the coordinator's generation {told}, which is earlier than {held}, the one held: its store \
+                 may have been restored from a copy, or this hub began a generation of its own"
+            ))),
+            false => Ok(()),
+        }
+    }
+
     pub(in crate::replicas) async fn require_ok(&self, response: Response<Body>) -> Result<Response<Body>, StreamEnd> {
         match response.status() {
             StatusCode::OK => Ok(response),
@@ -131,7 +150,9 @@ impl Reflector {
                 let body = read_all(response).await.unwrap_or_default();
                 let why = describe_answer(status, &body);
                 Err(match status {
-                    StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => StreamEnd::Denied(why),
+                    StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
+                        StreamEnd::Denied(status, why)
+                    }
                     _ => StreamEnd::Refused(why),
                 })
             }

@@ -1,4 +1,5 @@
-//! A part of a collection that a replica holds: its path, its selectors, the token that may read it, and its connections.
+//! A part of a collection that a replica holds: its path, its selectors, the token that may read it, and its
+//! connections.
 
 use http::{HeaderValue, Request, Response};
 use yurt_runtime::http::client::ClientError;

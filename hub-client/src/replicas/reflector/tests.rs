@@ -18,15 +18,16 @@ use yurt_test_support::{LOOPBACK, TestDir};
 use super::*;
 use crate::metrics::traffic::Traffic;
 use crate::replicas::history_check::Opened;
-use crate::upstream::json_watch::{JsonWatch, WatchBroken};
+use crate::upstream::Cloud;
+use crate::upstream::json_watch::{JsonWatch, NotOpened, WatchBroken};
 use crate::upstream::watch_body::{CLOUD_SILENCE, OVERDUE};
 
-const SERVICES: &str = "services";
+pub(crate) const SERVICES: &str = "services";
 
 /// A replica that holds `web` at 1001 and has position 1006.
-struct HeldServices {
-    data: Arc<PoolData>,
-    replica: Arc<Replica>,
+pub(crate) struct HeldServices {
+    pub(crate) data: Arc<PoolData>,
+    pub(crate) replica: Arc<Replica>,
     folder: TestDir,
 }
 
@@ -61,10 +62,15 @@ fn bookmark(at: u64, annotations: &[&str]) -> RawEvent {
 }
 
 impl HeldServices {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        Self::within(usize::MAX)
+    }
+
+    /// As [`Self::new`], with this limit of pool data, bytes.
+    pub(crate) fn within(limit: usize) -> Self {
         install_crypto_provider();
         let folder = TestDir::new();
-        let data = PoolData::open(folder.path(), "hangzhou", usize::MAX, Clock::system()).unwrap();
+        let data = PoolData::open(folder.path(), "hangzhou", limit, Clock::system()).unwrap();
         let replica = data.replicas().named(SERVICES).unwrap();
         let first = |held: &mut Collection| held.restart(0, vec![service("web", 1001)], rv(1006));
         replica.collection().update_of(0, rv(1006), first).unwrap();
@@ -83,7 +89,7 @@ impl HeldServices {
     }
 
     /// A stream of the replica's current generation.
-    fn stream(&self, source: Source) -> Reflector {
+    pub(crate) fn stream(&self, source: Source) -> Reflector {
         let client = HttpClient::new("http://127.0.0.1:9".parse().unwrap(), None, Protocol::Http1, IDLE);
         Reflector {
             source,
@@ -210,6 +216,36 @@ async fn list_of_a_coordinator_that_is_behind_is_refused_and_begins_no_generatio
     assert_eq!(held.look(Collection::generation), next_generation(0, 5));
 }
 
+/// A cloud with another schema completes, prunes or converts an object in another way. No event says so.
+#[tokio::test]
+async fn list_of_a_selection_with_another_form_of_an_object_is_taken_and_its_readers_start_over() {
+    let held = HeldServices::stored().await;
+    let mut reader = held.look(Collection::follow);
+    let mut read = || held.look(|held| held.read(&mut reader, 9)).map(drop);
+    let mut stream = held.stream(Source::Cloud);
+    stream.selected = Some(Selected {
+        path: "/api/v1/services".to_owned(),
+        query: String::new(),
+        authorization: None,
+        lane: Cloud::for_test("http://127.0.0.1:9").server().selections.clone(),
+    });
+    let (mut item, mut changed) = (object("web", 1001), object("web", 1001));
+    item.as_object_mut().unwrap().remove("kind");
+    changed["spec"] = json!({"type": "ClusterIP"});
+    let mut list = async |item: &Value, at: u64| {
+        let item = Object::parse(item.to_string().into(), find_kind("", SERVICES).unwrap()).unwrap();
+        stream.take_list(vec![item], rv(at), None).await.unwrap();
+    };
+    list(&item, 1010).await;
+    read().expect("items of a list lack their type");
+    list(&changed, 1020).await;
+    assert!(read().is_err());
+    let key = service("web", 1001).key().clone();
+    let shown = held.look(|held| held.object(&key).map(Object::to_value));
+    assert_eq!(shown, Some(changed));
+    assert_eq!(held.look(|held| (held.generation(), held.position())), (0, rv(1020)));
+}
+
 /// A list gap that a coordinator announces at 1000 or 1003 and ends at 1010. It omits objects that were created and
 /// deleted in between.
 #[tokio::test]
@@ -309,7 +345,7 @@ async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
 #[tokio::test]
 async fn what_a_server_refuses_puts_no_proof_in_doubt() {
     let refused = is_proven_after(StatusCode::FORBIDDEN, r#"{"kind":"Status","code":403}"#).await;
-    assert!(matches!(refused, (StreamEnd::Denied(_), true)), "{refused:?}");
+    assert!(matches!(refused, (StreamEnd::Denied(..), true)), "{refused:?}");
     let unreadable = is_proven_after(StatusCode::OK, "{\"type\":\"ADDED\",\"object\":{\"metadata\":{}}}\n").await;
     assert!(matches!(unreadable, (StreamEnd::Unreadable(_), true)), "{unreadable:?}");
     let cut = is_proven_after(StatusCode::OK, "").await;
@@ -317,7 +353,7 @@ async fn what_a_server_refuses_puts_no_proof_in_doubt() {
 }
 
 /// A server that answers watches with the given events, one connection each.
-fn server_of(told: &'static [(u64, &'static str)]) -> (HttpClient, Arc<AtomicUsize>) {
+pub(crate) fn server_of(told: &'static [(u64, &'static str)]) -> (HttpClient, Arc<AtomicUsize>) {
     let connections = Arc::<AtomicUsize>::default();
     let opened = connections.clone();
     let dial: Dial = Arc::new(move || {
@@ -331,8 +367,11 @@ fn server_of(told: &'static [(u64, &'static str)]) -> (HttpClient, Arc<AtomicUsi
             write.write_all(head.as_bytes()).await.unwrap();
             for (after, line) in told {
                 tokio::time::sleep(Duration::from_secs(*after)).await;
-                let chunk = format!("{:x}\r\n{line}\n\r\n", line.len() + 1);
-                if write.write_all(chunk.as_bytes()).await.is_err() {
+                let chunk = match *line {
+                    END => "0\r\n\r\n".to_owned(),
+                    line => format!("{:x}\r\n{line}\n\r\n", line.len() + 1),
+                };
+                if write.write_all(chunk.as_bytes()).await.is_err() || *line == END {
                     return;
                 }
             }
@@ -349,7 +388,9 @@ fn server_of(told: &'static [(u64, &'static str)]) -> (HttpClient, Arc<AtomicUsi
     (client, connections)
 }
 
-const BOOKMARK: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1006"}}}"#;
+/// Normal end of a watch, and of its connection.
+pub(crate) const END: &str = "";
+pub(crate) const BOOKMARK: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1006"}}}"#;
 
 /// A load balancer keeps the connection to a dead server open.
 #[tokio::test(start_paused = true)]
@@ -406,6 +447,59 @@ async fn small_watch_of_a_silent_cloud_is_left_too() {
         JsonWatch::open(&client, "/watch", LASTS).await.unwrap();
         assert_eq!(connections.load(Ordering::SeqCst), 2, "not the same one again");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_beside_a_list_of_a_silent_source_is_left_too() {
+    const ALIVE: [(u64, &str); 80] = [(60, BOOKMARK); 80];
+    let held = HeldServices::new();
+    for source in [Source::Coordinator, Source::Cloud] {
+        let lists = held.data.partial_lists();
+        let slot = lists.slot(SERVICES, held.replica.collection().kind(), source);
+        let whole = held.stream(source).lasts() + OVERDUE;
+        for (sent, left_after) in [
+            (&[(10, BOOKMARK)][..], Duration::from_secs(10) + CLOUD_SILENCE),
+            (&[][..], whole),
+            (&ALIVE[..], whole),
+        ] {
+            let mut stream = held.stream(source);
+            let (client, connections) = server_of(sent);
+            stream.client = client;
+            held.data.history().prove(Opened {
+                pool: u64::MAX,
+                ..Opened::default()
+            });
+            let began = Instant::now();
+            let watching = stream.watch_beside(&slot, rv(1006), None);
+            let ended = tokio::time::timeout(Duration::from_secs(7200), watching).await;
+            assert!(matches!(ended, Ok(StreamEnd::Silent(_))), "{sent:?}: {ended:?}");
+            assert_eq!(began.elapsed(), left_after);
+            stream.get(&stream.watch_query(rv(1006))).await.unwrap();
+            assert_eq!(connections.load(Ordering::SeqCst), 2, "not the same one again");
+        }
+    }
+}
+
+/// A load balancer accepts the request for a dead server.
+#[tokio::test(start_paused = true)]
+async fn small_watch_that_is_not_answered_is_not_awaited_for_ever() {
+    let dial: Dial = Arc::new(|| {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let silent = async move {
+            // The connection stays up.
+            let _far = far;
+            std::future::pending::<()>().await;
+        };
+        let near: Box<dyn Duplex> = Box::new(near);
+        #[allow(clippy::disallowed_methods, reason = "ends with the test's runtime")]
+        drop(tokio::spawn(silent));
+        Box::pin(async move { Ok(near) })
+    });
+    let base = "http://cloud".parse().unwrap();
+    let client = HttpClient::over(base, None, Protocol::Http1, IDLE, Some(dial)).unwrap();
+    let opening = JsonWatch::open(&client, "/watch", Duration::from_secs(1800));
+    let opened = tokio::time::timeout(Duration::from_secs(7200), opening).await;
+    assert_eq!(opened.expect("it is left").err(), Some(NotOpened::Unanswered));
 }
 
 const STALE: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1006","annotations":{"openyurt.io/stale":"true"}}}}"#;

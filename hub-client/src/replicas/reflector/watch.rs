@@ -33,6 +33,7 @@ impl Reflector {
         let response = Box::pin(self.send_as(&self.watch_query(position), true)).await?;
         let response = self.require_ok(response).await?;
         self.opened = Some(Instant::now());
+        self.require_later_history(response.headers())?;
         if generation_of(response.headers()).is_some_and(|generation| generation != self.generation) {
             return Ok(StreamEnd::OtherHistory);
         }
@@ -47,13 +48,18 @@ impl Reflector {
         let body = Decoded::of(response).map_err(|error| StreamEnd::Failed(error.to_string()))?;
         let ended = self.pump(body, position).await;
         if matches!(ended, Err(StreamEnd::Silent(_))) {
-            // A load balancer may answer pings for a dead server.
-            match &self.selected {
-                Some(selected) => selected.lane.leave(connection),
-                None => self.client.leave(connection),
-            }
+            self.leave(connection);
         }
         ended
+    }
+
+    /// Makes new requests avoid the connection with this number, whose server is silent. A load balancer may answer
+    /// pings for a dead server.
+    pub(in crate::replicas) fn leave(&self, connection: u64) {
+        match &self.selected {
+            Some(selected) => selected.lane.leave(connection),
+            None => self.client.leave(connection),
+        }
     }
 
     pub(in crate::replicas) fn watch_query(&self, position: ResourceVersion) -> String {

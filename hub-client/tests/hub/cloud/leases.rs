@@ -1,5 +1,5 @@
-//! Leases at a server: created, replaced and merged like kube-apiserver's, as far as a hub needs it. The election lease has
-//! the headers of a coordinator.
+//! Leases at a server: created, replaced and merged like kube-apiserver's, as far as a hub needs it. The election lease
+//! has the headers of a coordinator.
 
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;

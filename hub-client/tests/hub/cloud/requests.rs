@@ -1,6 +1,7 @@
 //! Certificate requests of the scripted cloud, and its join tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -24,6 +25,8 @@ pub(crate) const CLUSTER_INFO: &str = "/api/v1/namespaces/kube-public/configmaps
 pub(crate) struct Requests {
     known: Mutex<BTreeMap<String, Value>>,
     tokens: Mutex<BTreeSet<String>>,
+    /// True while the authority of client certificates is another one.
+    refuses_certificates: AtomicBool,
     /// Validity of certificates issued without an approval.
     automatic: Mutex<Option<Duration>>,
 }
@@ -33,6 +36,10 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn accept_token(&self, token: &str) {
         self.tokens.lock().insert(token.to_owned());
+    }
+
+    pub(crate) fn refuse_certificates(&self) {
+        self.refuses_certificates.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn approve_all(&self, validity: Duration) {
@@ -67,6 +74,7 @@ impl Requests {
         let authorization = head.headers.get("authorization");
         let bearer = authorization.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let is_known = bearer.is_some_and(|token| self.tokens.lock().contains(token));
+        let user = user.filter(|_| !self.refuses_certificates.load(Ordering::Relaxed));
         if user.is_none() && !is_known {
             return status_response(&Status::unauthorized());
         }

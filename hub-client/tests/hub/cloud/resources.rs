@@ -143,6 +143,23 @@ impl Resources {
         *version = next;
     }
 
+    /// Shows the objects of `resource` in another form under their resourceVersions, as after a change of their schema.
+    pub(super) fn change_form(&self, resource: &str, change: impl Fn(&mut Value)) {
+        let mut version = self.version.lock();
+        *version = ResourceVersion(version.0 + 1);
+        let changed = &self.collections[resource];
+        let in_new_form = |object: &Object| {
+            let mut value = object.to_value();
+            change(&mut value);
+            Object::from_value(value, changed.kind()).unwrap()
+        };
+        let objects = changed.read(|collection| collection.objects().map(in_new_form).collect());
+        changed.update(|collection| collection.restart(0, objects, *version));
+        for (_, collection) in self.collections.iter().filter(|(plural, _)| **plural != "leases") {
+            collection.update(|collection| collection.advance(*version));
+        }
+    }
+
     /// Returns the whole state, for [`Self::restore`].
     pub(super) fn backup(&self) -> Backup {
         let version = self.version.lock();

@@ -1,8 +1,9 @@
-//! A member that acquires the lease by the rules and feeds forged Services: once, alone, after everything else of a run.
+//! A member that acquires the lease by the rules and feeds forged Services: once, alone, after everything else of a
+//! run.
 //!
-//! The hubs are killed, and the forger acquires the lease once it is silent. Hubs that start again replicate the forgery, find
-//! it in their samples, and the members void it. The forger feeds it once more, and must lose the lease and be barred.
-//! Clients receive forged data until then, so this is no part of the histories that are checked.
+//! The hubs are killed, and the forger acquires the lease once it is silent. Hubs that start again replicate the
+//! forgery, find it in their samples, and the members void it. The forger feeds it once more, and must lose the lease
+//! and be barred. Clients receive forged data until then, so this is no part of the histories that are checked.
 
 use std::time::Duration;
 

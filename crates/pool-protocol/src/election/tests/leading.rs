@@ -401,3 +401,17 @@ fn hub_that_is_no_member_gives_the_lease_back_and_lets_others_lead() {
     let tries = |action: &Action| matches!(action, Action::Acquire(_) | Action::ReadLease(_));
     assert!(actions.iter().any(tries), "{actions:?}");
 }
+
+#[test]
+fn hub_whose_node_is_of_another_pool_does_not_lead_until_it_is_of_this_one() {
+    let mut hub = Bench::leader();
+    assert_eq!(hub.at(2_000, Input::OtherPool(true)), stop(StopReason::NotMember));
+    let actions = no_polls(hub.at(2_010, Input::Drained));
+    assert!(matches!(&actions[..], [Action::Release(_)]), "{actions:?}");
+    assert_eq!(hub.stored(2_020, free(11)), [], "a free lease is not for this hub");
+    assert_eq!(hub.wake_ms(), None);
+    assert_eq!(no_polls(hub.at(100_000, Input::Tick)), []);
+    let actions = hub.at(101_000, Input::OtherPool(false));
+    let tries = |action: &Action| matches!(action, Action::Acquire(_) | Action::ReadLease(_));
+    assert!(actions.iter().any(tries), "{actions:?}");
+}

@@ -193,8 +193,8 @@ fn thousand_nodes_that_are_cut_off_are_carried_before_their_next_beats() {
     assert!(now - secs(10) <= secs(10), "{:?}", now - secs(10));
 }
 
-/// A node may write its pool lease as often as it likes, or delete and create it; each forwarded beat costs two requests
-/// of the leader's link.
+/// A node may write its pool lease as often as it likes, or delete and create it; each forwarded beat costs two
+/// requests of the leader's link.
 #[test]
 fn node_that_beats_without_end_is_forwarded_at_a_bounded_rate() {
     let mut plan = with_baseline();
@@ -230,8 +230,27 @@ fn deleted_lease_is_forgotten() {
     assert_eq!(plan.poll(secs(20)), None, "it comes back as a baseline");
 }
 
+/// The cloud ignores a renewal that is not later than the last one. The node renews by its own clock as soon as it can.
 #[test]
-fn renewal_uses_our_clock_and_never_goes_back() {
+fn renewal_is_ahead_of_neither_clock() {
+    let leader = UnixMicros(1_700_000_000_000_000);
+    let off = |seconds: i64| UnixMicros(leader.0 + seconds * 1_000_000);
+    for (last, beat, written) in [
+        (off(-3_610), off(-3_600), off(-3_600)),
+        (off(-10), off(0), off(0)),
+        (off(-10), off(3_600), leader),
+    ] {
+        let mut plan = Forwarder::new();
+        plan.handle_lease(secs(0), "n", lease(last.0, true));
+        plan.handle_lease(secs(10), "n", lease(beat.0, true));
+        let at = plan.beat("n", leader).unwrap();
+        assert_eq!(renewal(at, Some(last)), written);
+        assert!(renewal(at, Some(written)) > written, "every beat counts");
+    }
+}
+
+#[test]
+fn renewal_never_goes_back() {
     assert_eq!(renewal(UnixMicros(500), None), UnixMicros(500));
     assert_eq!(renewal(UnixMicros(500), Some(UnixMicros(400))), UnixMicros(500));
     assert_eq!(renewal(UnixMicros(500), Some(UnixMicros(500))), UnixMicros(501));

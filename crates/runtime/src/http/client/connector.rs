@@ -21,6 +21,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_util::either::Either;
 
+use super::Protocol;
+use super::connect::connect_tcp;
 use super::error::rejection;
 use super::signs::{LifeSigns, Noting};
 use crate::http::tcp;
@@ -38,6 +40,7 @@ pub type Dial = Arc<dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> 
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: Option<Arc<ClientConfig>>,
+    protocol: Protocol,
     timeout: Duration,
     dial: Option<Dial>,
     connections: Arc<Connections>,
@@ -91,6 +94,7 @@ const HTTPS_PORT: u16 = 443;
 impl Connector {
     pub(super) fn new(
         tls: Option<Arc<ClientConfig>>,
+        protocol: Protocol,
         timeout: Duration,
         dial: Option<Dial>,
         connections: Arc<Connections>,
@@ -98,6 +102,7 @@ impl Connector {
     ) -> Self {
         Connector {
             tls,
+            protocol,
             timeout,
             dial,
             connections,
@@ -121,9 +126,12 @@ impl Connector {
             let stream = match &self.dial {
                 Some(dial) => Either::Right(dial().await.map_err(ConnectError::Tcp)?),
                 None => {
-                    let tcp = TcpStream::connect((host, uri.port_u16().unwrap_or(default_port)));
+                    let tcp = connect_tcp(host, uri.port_u16().unwrap_or(default_port));
                     let stream = tcp.await.map_err(ConnectError::Tcp)?;
                     tcp::tune_client(&stream).map_err(ConnectError::Tcp)?;
+                    if self.protocol == Protocol::Http2 {
+                        tcp::limit_unacknowledged(&stream).map_err(ConnectError::Tcp)?;
+                    }
                     Either::Left(stream)
                 }
             };

@@ -82,6 +82,12 @@ impl ClientError {
         }
     }
 
+    /// True if the server rejected this client's certificate, or its absence. It has read no request then.
+    #[must_use]
+    pub fn rejects_client(&self) -> bool {
+        matches!(self, ClientError::Tls { cause, .. } if names_refusal(cause))
+    }
+
     /// An error of the connection pool.
     pub(super) fn of_request(server: String, error: &(dyn Error + 'static)) -> Self {
         match causes(error).find_map(|cause| cause.downcast_ref::<ConnectError>()) {
@@ -116,9 +122,7 @@ impl ClientError {
         let refused = match refused {
             Some(error) => about_certificates(error),
             // For its connection's errors, HTTP/2 passes on only the text.
-            None => REFUSALS
-                .iter()
-                .any(|alert| cause.contains(&rustls::Error::AlertReceived(*alert).to_string())),
+            None => names_refusal(&cause),
         };
         if refused {
             ClientError::Tls {
@@ -146,6 +150,13 @@ const REFUSALS: [AlertDescription; 10] = [
     AlertDescription::DecryptError,
     AlertDescription::CertificateRequired,
 ];
+
+/// True if an error's text names one of these alerts.
+fn names_refusal(cause: &str) -> bool {
+    REFUSALS
+        .iter()
+        .any(|alert| cause.contains(&rustls::Error::AlertReceived(*alert).to_string()))
+}
 
 /// True if the certificates do not match. All other handshake failures may disappear at the next attempt.
 fn about_certificates(error: &rustls::Error) -> bool {

@@ -34,13 +34,15 @@ use crate::tasks::TaskGroup;
 
 /// Maximum number of streams of one connection of most lanes. Go's servers allow 100 or 250.
 pub const STREAMS: usize = 80;
-/// Time after which an unanswered ping ends a connection. Long, because lost packets are repeated after several seconds.
+/// Time after which an unanswered ping ends a connection. Long, because lost packets are repeated after several
+/// seconds.
 const LANE_PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// A connection without a stream for this time, or twice this time, is closed.
 const IDLE: Duration = Duration::from_secs(45);
 /// Maximum number of streams of a connection until the server's SETTINGS have arrived. More might wait behind a watch.
 const EARLY_STREAMS: usize = 1;
-/// Limit of streams that the HTTP library has until then: no server sends it, and without a limit there is a higher one.
+/// Limit of streams that the HTTP library has until then: no server sends it, and without a limit there is a higher
+/// one.
 const UNKNOWN: usize = usize::MAX - 1;
 
 /// Requests of one purpose to one server. Cheap to clone; clones share connections.
@@ -200,7 +202,8 @@ impl Lane {
         }
     }
 
-    /// Takes a stream of an open connection. If none is free, returns a connection that may have more with its SETTINGS.
+    /// Takes a stream of an open connection. If none is free, returns a connection that may have more with its
+    /// SETTINGS.
     fn free(&self) -> Result<Slot, Option<Arc<Connection>>> {
         let mut open = self.shared.open.lock();
         open.retain(|connection| connection.is_of_use());

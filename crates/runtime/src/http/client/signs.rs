@@ -24,7 +24,7 @@ struct Signs {
 
 /// A connection that notes its signs of life.
 pub(super) struct Noting<T> {
-    inner: T,
+    pub(super) inner: T,
     signs: Option<LifeSigns>,
     /// True while the peer's window, or the socket's buffer, is full.
     is_full: bool,

@@ -43,6 +43,7 @@ impl Tunnel {
     pub async fn open(&self) -> io::Result<Box<dyn Duplex>> {
         let stream = TcpStream::connect(self.address).await?;
         tcp::tune_client(&stream)?;
+        tcp::limit_unacknowledged(&stream)?;
         let name = ServerName::try_from(self.peer.clone()).map_err(io::Error::other)?;
         let stream = TlsConnector::from(self.tls.clone()).connect(name, stream).await?;
         let target: Uri = self.target.parse().map_err(io::Error::other)?;

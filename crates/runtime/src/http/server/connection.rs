@@ -12,9 +12,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response, Version};
-use hyper::body::Incoming;
+use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::{HeaderValue, Method, Request, Response, Version};
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -34,9 +34,10 @@ use super::host;
 use super::offenders::Offence;
 use super::ping_timer::PingTimer;
 use super::places::Place;
+use super::stalls;
 use super::write_coalescer::WriteCoalescer;
 use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
-use crate::http::{Body, status_response, tcp};
+use crate::http::{Body, empty, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
 use crate::tls::{ClientCertificate, ReloadingServerTls};
 
@@ -68,8 +69,8 @@ struct Client {
     closing: CancellationToken,
 }
 
-/// Extension of a request that asks for an upgrade: the place of its connection. The server no longer serves an upgraded
-/// connection; its place is free once all clones are dropped.
+/// Extension of a request that asks for an upgrade: the place of its connection. The server no longer serves an
+/// upgraded connection; its place is free once all clones are dropped.
 #[derive(Clone, Debug)]
 pub struct ConnectionPlace {
     place: Arc<Place>,
@@ -82,6 +83,7 @@ struct GroupExecutor {
     tasks: TaskGroup,
     /// One more reference for each open stream.
     open: Arc<()>,
+    max_stall: Option<Duration>,
 }
 
 // Limits of one connection. hyper's defaults are made for few, fast clients.
@@ -92,6 +94,8 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 /// Maximum bytes of a response that one stream buffers before it waits for the client.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// Maximum header lines of an HTTP/1.1 request. A user of many groups that a client impersonates has one for each.
+const MAX_HEADERS: usize = 256;
 /// Number of streams from which a connection yields to its streams before it writes, so that their frames are sent
 /// together. With fewer streams, the yield costs more than it saves.
 const MANY_STREAMS: usize = 16;
@@ -133,7 +137,7 @@ impl Acceptor {
             place,
             record,
         } = guest;
-        if let Err(error) = tcp::tune_server(&stream) {
+        if let Err(error) = tcp::tune_server(&stream, self.limits.max_stall) {
             return debug!(peer = %addr, %error, "Connection closed right after accept");
         }
         let peer = Peer {
@@ -282,12 +286,16 @@ impl Acceptor {
     }
 
     fn builder(&self, open: Arc<()>) -> auto::Builder<GroupExecutor> {
-        let tasks = self.tasks.clone();
-        let mut builder = auto::Builder::new(GroupExecutor { tasks, open });
+        let mut builder = auto::Builder::new(GroupExecutor {
+            tasks: self.tasks.clone(),
+            open,
+            max_stall: self.limits.max_stall,
+        });
         builder
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.header_timeout)
+            .max_headers(MAX_HEADERS)
             .max_buf_size(self.limits.max_header_bytes as usize);
         builder
             .http2()
@@ -311,6 +319,7 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     client.any_request.store(true, Ordering::Relaxed);
     let is_http2 = request.version() == Version::HTTP_2;
+    let is_head = request.method() == Method::HEAD;
     if request.extensions().get::<OnUpgrade>().is_some() {
         request.extensions_mut().insert(client.connection_place());
     }
@@ -331,12 +340,26 @@ async fn answer(
     if has_no_place || response.extensions().get::<CloseConnection>().is_some() {
         client.closing.cancel();
     }
+    if is_head && is_http2 {
+        response = without_body(response);
+    }
     if client.closing.is_cancelled() && !is_http2 {
         response
             .headers_mut()
             .insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response)
+    Ok(response.map(stalls::in_pieces))
+}
+
+/// Removes the body of an answer to HEAD. The library does so for HTTP/1.1 only; for HTTP/2 it would send the body,
+/// which is a protocol error.
+fn without_body(mut response: Response<Body>) -> Response<Body> {
+    let body = response.body();
+    let length = body.size_hint().exact().filter(|_| !body.is_end_stream());
+    if let Some(length) = length {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
+    }
+    response.map(|_| empty())
 }
 
 /// Answer to a client that has reached its limit of connections.
@@ -363,8 +386,8 @@ async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Bod
 // === impl ConnectionPlace ===
 
 impl ConnectionPlace {
-    /// Moves the connection to the places of `caller`, as a response with a [`KnownCaller`] does. An upgrade is accepted
-    /// only after that: then the server can no longer end the connection.
+    /// Moves the connection to the places of `caller`, as a response with a [`KnownCaller`] does. An upgrade is
+    /// accepted only after that: then the server can no longer end the connection.
     ///
     /// # Errors
     /// 429 if there is no place for the caller. The connection ends after the next response.
@@ -429,6 +452,7 @@ impl Client {
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for GroupExecutor {
     fn execute(&self, stream: F) {
         let open = self.open.clone();
+        let stream = stalls::until_stalled(stream, self.max_stall);
         self.tasks
             .spawn_isolated("http2-stream", stream.map(move |()| drop(open)));
     }

@@ -125,6 +125,11 @@ impl Door {
                 return None;
             }
         };
+        // A listener of both families shows IPv4 addresses as IPv6 ones.
+        let [addr, local_addr] = [addr, local_addr].map(|addr| match addr.ip().to_canonical() {
+            IpAddr::V4(ip) => SocketAddr::new(ip.into(), addr.port()),
+            IpAddr::V6(_) => addr,
+        });
         let is_local = (self.is_local)(addr.ip(), local_addr.ip());
         let uid = match self.wants_uids && is_local {
             true => uid_behind(&stream, addr, local_addr),

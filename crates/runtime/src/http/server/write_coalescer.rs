@@ -1,12 +1,12 @@
 //! Coalesces the frames of an HTTP/2 connection into fewer TLS records and system calls.
 //!
 //! The HTTP/2 library copies frames below 1 KiB one behind the other, if its transport accepts one slice at a time. To
-//! a transport that accepts several it passes each frame alone, and each becomes a record and a write. So [`WriteCoalescer`]
-//! accepts one at a time.
+//! a transport that accepts several it passes each frame alone, and each becomes a record and a write. So
+//! [`WriteCoalescer`] accepts one at a time.
 //!
 //! A larger frame then comes in two parts, its beginning and the rest, and the library flushes it before it prepares
-//! the next one. [`WriteCoalescer`] delays that flush until the next frame: the library flushes again when it has no more
-//! frames.
+//! the next one. [`WriteCoalescer`] delays that flush until the next frame: the library flushes again when it has no
+//! more frames.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use http::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use yurt_runtime::http::full;
 
@@ -78,14 +78,26 @@ impl Frames {
 
 /// A server, and the sender of writes to it.
 async fn scene(tasks: &TaskGroup) -> (TcpListener, PassThrough) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    (listener, pass_through_to(&[&url], tasks.clone()))
+    let listener = listen().await;
+    let to = pass_through_to(&[&url(&listener)], tasks.clone());
+    (listener, to)
+}
+
+async fn listen() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
+}
+
+fn url(listener: &TcpListener) -> String {
+    format!("http://{}", listener.local_addr().unwrap())
 }
 
 async fn write(to: &PassThrough, body: impl Into<Bytes>) -> Result<StatusCode, Status> {
-    let info = RequestInfo::parse("POST", MAPS, None).unwrap();
-    let request = Request::post(MAPS).body(full(body)).unwrap();
+    sent(to, Method::POST, MAPS, full(body)).await
+}
+
+async fn sent(to: &PassThrough, method: Method, path: &str, body: Body) -> Result<StatusCode, Status> {
+    let info = RequestInfo::parse(method.as_str(), path, None).unwrap();
+    let request = Request::builder().method(method).uri(path).body(body).unwrap();
     to.send(request, &info, &pod()).await.map(|response| response.status())
 }
 
@@ -120,6 +132,33 @@ async fn write_around_a_goaway(code: u8) {
     };
     let one = async { assert_eq!(write(&to, "one").await.unwrap(), StatusCode::OK) };
     tokio::join!(serving, one, two);
+}
+
+#[tokio::test]
+async fn write_that_meets_a_goaway_stays_at_the_first_server_in_the_order() {
+    let tasks = TaskGroup::new();
+    let (first, second) = (listen().await, listen().await);
+    let to = pass_through_to(&[&url(&first), &url(&second)], tasks.clone());
+    let serving = async {
+        let mut old = Frames::accept(&first).await;
+        assert_eq!(old.request().await, (1, b"one".to_vec()));
+        old.answer(1).await;
+        assert_eq!(old.request().await, (3, b"two".to_vec()));
+        old.go_away(1, 0).await;
+        let mut new = Frames::accept(&first).await;
+        assert_eq!(new.request().await, (1, b"two".to_vec()));
+        new.answer(1).await;
+        (old, new)
+    };
+    let writing = async {
+        for body in ["one", "two"] {
+            assert_eq!(write(&to, body).await.unwrap(), StatusCode::OK);
+        }
+    };
+    tokio::select! {
+        _ = async { tokio::join!(serving, writing) } => {}
+        _ = second.accept() => panic!("a write came to the second server"),
+    }
 }
 
 /// A connection stays in its lane after a GOAWAY while it has streams.
@@ -213,4 +252,33 @@ async fn refused_write_is_sent_again_over_the_same_connection_if_it_is_short() {
         (503, Some(1)),
         "its sender may repeat it"
     );
+}
+
+/// client-go repeats any request that is answered with Retry-After: a repeated DELETE would be answered with 404.
+#[tokio::test]
+async fn only_a_read_is_to_be_repeated_if_the_server_may_have_acted_on_it() {
+    let object = format!("{MAPS}/a");
+    for (method, path, want) in [
+        (Method::GET, object.as_str(), (503, Some(1))),
+        (Method::POST, MAPS, (504, None)),
+        (Method::PUT, &object, (504, None)),
+        (Method::PATCH, &object, (504, None)),
+        (Method::DELETE, &object, (504, None)),
+        (Method::DELETE, MAPS, (504, None)),
+    ] {
+        let tasks = TaskGroup::new();
+        let (listener, to) = scene(&tasks).await;
+        // Each connection breaks after its first request.
+        let breaking = async {
+            loop {
+                Frames::accept(&listener).await.request().await;
+            }
+        };
+        let body = if method == Method::GET { empty() } else { full("{}") };
+        let lost = tokio::select! {
+            lost = sent(&to, method.clone(), path, body) => lost.unwrap_err(),
+            () = breaking => unreachable!("it accepts for ever"),
+        };
+        assert_eq!((lost.code(), lost.retry_after()), want, "{method} {path}: {lost:?}");
+    }
 }

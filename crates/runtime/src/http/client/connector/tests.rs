@@ -1,6 +1,7 @@
 //! Connections whose peer ends them.
 
 use http::Method;
+use rustix::net::sockopt;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::PrivateKeyDer;
@@ -50,8 +51,8 @@ async fn reject(listener: TcpListener, server: ServerConfig) {
         .unwrap_err();
 }
 
-/// The rejection may arrive while the request waits for its connection, while it is written, or later. Each has a way of
-/// its own through the HTTP library, so the request is repeated until chance has shown them all.
+/// The rejection may arrive while the request waits for its connection, while it is written, or later. Each has a way
+/// of its own through the HTTP library, so the request is repeated until chance has shown them all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_certificate_is_the_error_of_the_request_whenever_the_rejection_arrives() {
     let (server, client) = mismatched();
@@ -64,6 +65,7 @@ async fn rejected_certificate_is_the_error_of_the_request_whenever_the_rejection
             let ((), answer) = tokio::join!(reject(listener, server.clone()), asking);
             let error = answer.unwrap_err();
             assert!(matches!(error, ClientError::Tls { handshake: false, .. }), "{error:?}");
+            assert!(error.rejects_client());
             assert!(error.to_string().contains("UnknownCA"), "{error}");
         }
     }
@@ -76,6 +78,7 @@ async fn certificate_rejected_before_the_first_write_is_the_error_of_that_write(
     let uri: Uri = format!("https://{}/", listener.local_addr().unwrap()).parse().unwrap();
     let mut connector = Connector::new(
         Some(Arc::new(client)),
+        Protocol::Http1,
         Duration::from_secs(5),
         None,
         Arc::default(),
@@ -93,4 +96,23 @@ async fn certificate_rejected_before_the_first_write_is_the_error_of_that_write(
     let error = ClientError::of_request("cloud".to_owned(), &error);
     assert!(matches!(error, ClientError::Tls { handshake: false, .. }), "{error}");
     assert!(error.to_string().contains("UnknownCA"), "{error}");
+}
+
+#[tokio::test]
+async fn only_a_connection_that_carries_no_upgrades_ends_while_its_peer_reads_nothing() {
+    for (protocol, millis) in [(Protocol::Http1, 0), (Protocol::Auto, 0), (Protocol::Http2, 15_000)] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        let mut connector = Connector::new(None, protocol, Duration::from_secs(5), None, Arc::default(), None);
+        let stream = connector.call(uri).await.unwrap().into_inner();
+        let Either::Left(Noting {
+            inner: Either::Left(tcp),
+            ..
+        }) = &stream.io
+        else {
+            panic!("plain TCP");
+        };
+        assert_eq!(sockopt::tcp_user_timeout(tcp).unwrap(), millis, "{protocol:?}");
+        assert!(sockopt::socket_keepalive(tcp).unwrap(), "{protocol:?}");
+    }
 }
