@@ -11,6 +11,7 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::options::ContinueToken;
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
@@ -151,12 +152,11 @@ impl Serving {
     /// True if the cloud may be able to answer where the replica cannot: our last write has not come back yet, or the
     /// replica does not have the RV that the list names. No cloud knows an RV that a coordinator issued.
     fn is_for_the_cloud(&self, options: &ListOptions, status: &Status) -> bool {
-        let names_none = options.resource_version.is_none() && options.continue_token.is_none();
-        let is_own = options.resource_version.is_some_and(ResourceVersion::is_own);
+        let named = named_version(options);
         let is_up = self.cloud.borrow().is_up();
         match status.code() {
-            504 => names_none || is_up,
-            410 => is_up && !is_own,
+            504 => named.is_none() || is_up,
+            410 => is_up && !named.is_some_and(ResourceVersion::is_own),
             _ => false,
         }
     }
@@ -241,6 +241,14 @@ fn version_of_get(query: Option<&str>) -> Result<Option<ResourceVersion>, Status
     version.map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))
 }
 
+/// RV that a list names itself or by its continue token; `None` for the latest state.
+fn named_version(options: &ListOptions) -> Option<ResourceVersion> {
+    match &options.continue_token {
+        Some(token) => ContinueToken::decode(token).ok()?.version,
+        None => options.resource_version,
+    }
+}
+
 fn selection(info: &RequestInfo, options: &ListOptions) -> Selection {
     Selection {
         namespace: info.namespace.clone(),
@@ -307,8 +315,17 @@ mod tests {
             assert_eq!(code(&path, true, 2).await, Some(without), "{path} without the cloud");
             assert_eq!(code(&path, false, 0).await, Some(without), "{path} with filters");
         }
-        let other = format!("{SERVICES}?limit=1&resourceVersion={}", ResourceVersion::OWN_BIT + 1);
+        let own = ResourceVersion::OWN_BIT + 1;
+        let other = format!("{SERVICES}?limit=1&resourceVersion={own}");
         assert_eq!(code(&other, true, 0).await, Some(410), "no cloud has issued it");
+        let next = |version| ContinueToken::after(version, "shop/web").encode();
+        let page = |version| format!("{SERVICES}?limit=1&continue={}", next(Some(ResourceVersion(version))));
+        assert_eq!(code(&page(900), true, 0).await, None);
+        assert_eq!(
+            code(&page(own), true, 0).await,
+            Some(410),
+            "no cloud has issued its token"
+        );
     }
 
     #[tokio::test(start_paused = true)]
