@@ -19,7 +19,8 @@
 //! * While the cloud is away, a token without a verdict of its own has those of its service account, if the cloud
 //!   issued it through this hub. So a pod keeps its rights when the cloud is lost between the renewal of its token and
 //!   its use.
-//! * A success of the cloud that is passed on is an "allowed", too, if this node has the data that was read.
+//! * A success of the cloud that is passed on is an "allowed", too, if this node has the data that was read. One that
+//!   proves no right, as that of a part, only ends a "denied".
 //! * A revoked right ends with the cloud's next verdict, or with its 403 to such a request. Until then it remains
 //!   usable for [`decision::ALLOWED_FOR`] after the last "allowed", and for [`decision::KEPT_FOR`] while the cloud is
 //!   away. A token is accepted until its `exp` at most.
@@ -214,18 +215,18 @@ impl Authorizer {
         in_status(verdict, caller, info)
     }
 
-    /// Learns from a success of the cloud that `caller` may do what `info` describes; saves the review.
-    pub fn learn_allowed(&self, caller: &Caller, info: &RequestInfo) {
-        if caller.credential == Credential::Node {
-            return;
-        }
+    /// Learns from a success of the cloud. Saves the review if the success `is_proof` that `caller` may do what `info`
+    /// describes. Else it ends a "denied", which is not the cloud's last word any more.
+    pub fn learn_success(&self, caller: &Caller, info: &RequestInfo, is_proof: bool) {
         let key = self.0.keys(&caller.credential, &review::attributes(info));
         // Gets of many names must not evict the right to the list and the watch.
         let evicts = |key: &Key| !self.0.answers.lock().has_room(key);
-        if info.verb == Verb::Get && (evicts(&key.own) || key.account.as_ref().is_some_and(evicts)) {
-            return;
+        let has_room = || info.verb != Verb::Get || !(evicts(&key.own) || key.account.as_ref().is_some_and(evicts));
+        if is_proof && caller.credential != Credential::Node && has_room() {
+            self.0.answered(key, caller.origin, &Ok(AccessVerdict::Allowed));
+        } else {
+            self.0.succeeded(&key);
         }
-        self.0.answered(key, caller.origin, &Ok(AccessVerdict::Allowed));
     }
 
     /// Learns from a refusal of the cloud that `caller` may no longer do what `info` describes. Replaces "allowed"
@@ -250,8 +251,7 @@ impl Authorizer {
         (self.0.means.refused)(token);
         let key = self.0.keys(&caller.credential, &Value::Null).own;
         if self.0.answers.lock().forget_caller(&key) {
-            self.0.is_dirty.store(true, Ordering::Relaxed);
-            self.0.news.notify_one();
+            self.0.has_news();
         }
     }
 
@@ -492,6 +492,21 @@ impl Inner {
         if is_news {
             self.news.notify_one();
         }
+    }
+
+    /// Notes a success of the cloud for a caller: "denied" of it and of its account is not the last word any more.
+    fn succeeded(&self, key: &Keys) {
+        let keys = [Some(key.own), key.account].into_iter().flatten();
+        let denied = keys.filter(|key| self.answers.lock().forget_denied(key)).count();
+        if denied > 0 {
+            self.has_news();
+        }
+    }
+
+    /// Has the file written soon.
+    fn has_news(&self) {
+        self.is_dirty.store(true, Ordering::Relaxed);
+        self.news.notify_one();
     }
 
     /// Waits until the file may be written again. The loss of the cloud shortens the wait.

@@ -157,7 +157,7 @@ impl Cached {
     }
 
     /// Records that the cloud answered a read of this caller: its credential works for this selection, and it has the
-    /// right to read it without the cloud. A 403 ends the remembered right.
+    /// right to read it without the cloud. A 403 ends the remembered right, and a later success the 403.
     pub fn note_answer(&self, head: &Head, caller: &Caller, response: &Response<Body>) {
         // A kept answer proves nothing.
         if response.extensions().get() != Some(&AnsweredBy::Cloud) {
@@ -173,9 +173,8 @@ impl Cached {
         }
         let key = Key::of(&head.info, head.request.uri().query());
         let entry = key.as_ref().and_then(|key| self.cache.get(key));
-        if self.is_proof(head, caller, key.as_ref(), entry.is_some()) {
-            self.local.authorizer.learn_allowed(caller, &head.info);
-        }
+        let is_proof = self.is_proof(head, caller, key.as_ref(), entry.is_some());
+        self.local.authorizer.learn_success(caller, &head.info, is_proof);
         if let (Some(entry), Some(reader)) = (entry, reader_of(caller)) {
             entry.accept(&reader, true);
         }

@@ -298,7 +298,7 @@ impl Offline {
             return response;
         }
         if response.status() == StatusCode::OK {
-            self.authorizer.learn_allowed(caller, info);
+            self.authorizer.learn_success(caller, info, true);
         }
         self.answers.keeping(read, response)
     }

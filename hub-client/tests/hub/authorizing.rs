@@ -213,6 +213,31 @@ async fn read_that_the_cloud_answered_stays_allowed_without_it_and_ends_with_its
     }
 }
 
+/// The selection is no proof of the right to the whole, and its refusal is none any more.
+#[tokio::test]
+async fn refusal_of_a_selection_counts_until_the_cloud_answers_the_selection() {
+    let mut cloud = cloud_with_a_service().await;
+    cloud.put("configmaps", named("settings"));
+    let hub = TestHub::start(&cloud, &[]).await;
+    list(&hub.component("coredns"), MAPS).await;
+    until_live(&hub, MAPS).await;
+    let selected = format!("{MAPS}?labelSelector=a");
+    for token in ["refused", "answered"] {
+        let pod = hub.bearer("app/1.0", token);
+        cloud.allow(token, true);
+        pod.get(MAPS).await.expect(200);
+        cloud.allow(token, false);
+        pod.get(&selected).await.expect(403);
+    }
+    cloud.allow("answered", true);
+    hub.bearer("app/1.0", "answered").get(&selected).await.expect(200);
+    cloud.go_away().await;
+    until_cloud_is(&hub, false).await;
+    for (token, code) in [("refused", 403), ("answered", 429)] {
+        hub.bearer("app/1.0", token).get(MAPS).await.expect(code);
+    }
+}
+
 #[tokio::test]
 async fn answers_are_good_after_a_restart_without_the_cloud() {
     let mut cloud = cloud_with_a_service().await;

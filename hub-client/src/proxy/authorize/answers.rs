@@ -80,6 +80,15 @@ impl Answers {
         self.rows.remove(key).map(|answer| answer.verdict)
     }
 
+    /// Removes a "denied"; returns whether there was one.
+    pub fn forget_denied(&mut self, key: &Key) -> bool {
+        let is_denied = self
+            .rows
+            .get(key)
+            .is_some_and(|answer| answer.verdict == AccessVerdict::Denied);
+        is_denied && self.rows.remove(key).is_some()
+    }
+
     /// Removes all verdicts about the caller of `key`; returns whether there were any.
     pub fn forget_caller(&mut self, key: &Key) -> bool {
         let before = self.rows.len();

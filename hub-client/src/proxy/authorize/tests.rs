@@ -166,6 +166,13 @@ fn bearer(token: &str) -> Caller {
     }
 }
 
+fn node() -> Caller {
+    Caller {
+        credential: Credential::Node,
+        ..bearer("node")
+    }
+}
+
 fn list() -> RequestInfo {
     RequestInfo::parse("GET", "/api/v1/services", None).unwrap()
 }
@@ -757,4 +764,43 @@ async fn token_without_a_verdict_has_that_of_its_account_while_the_cloud_is_away
     assert_eq!(world.code("web/4").await, 401, "it is no verdict about the account");
     world.probed(Some(1));
     assert_eq!(world.code("web/5").await, 403);
+}
+
+/// The cloud denied one token of an account, and has answered it since. Another token of the account was allowed later.
+#[tokio::test(start_paused = true)]
+async fn success_that_proves_no_right_ends_a_refusal_and_nothing_else() {
+    let world = World::new();
+    for allowed in [false, true] {
+        world.mood(Mood::Says(AccessVerdict::Allowed));
+        world.hand.advance(ALLOWED_FOR);
+        assert_eq!((world.code("web/1").await, world.code("db/1").await), (200, 200));
+        world.authorizer.learn_denied(&bearer("web/1"), &list());
+        if allowed {
+            world.authorizer.learn_success(&bearer("web/2"), &list(), true);
+        }
+        for token in ["web/1", "db/1", "new/1"] {
+            world.authorizer.learn_success(&bearer(token), &list(), false);
+        }
+        world.probed(Some(1));
+        let of_account = if allowed { 200 } else { 429 };
+        assert_eq!(
+            (world.code("web/1").await, world.code("web/3").await),
+            (of_account, of_account)
+        );
+        assert_eq!((world.code("db/1").await, world.code("new/1").await), (200, 429));
+        world.probed(Some(0));
+        world.mood(Mood::Says(AccessVerdict::Denied));
+        assert_eq!(world.code("web/1").await, 403, "asked again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn success_of_the_node_ends_its_refusal() {
+    let world = World::new();
+    let node = node();
+    assert!(world.authorizer.review(&node, &list()).await.is_ok());
+    world.authorizer.learn_denied(&node, &list());
+    world.authorizer.learn_success(&node, &list(), true);
+    assert!(world.authorizer.review(&node, &list()).await.is_ok(), "asked again");
+    assert_eq!(world.asked().await, 2);
 }
