@@ -21,6 +21,8 @@
 //!   its use.
 //! * A success of the cloud that is passed on is an "allowed", too, if this node has the data that was read. One that
 //!   proves no right, as that of a part, only ends a "denied".
+//! * After a 401 no verdict about the token counts, until the cloud knows it again: a kube-apiserver that has just
+//!   started may answer a valid token so. A restart of the hub knows none of them any more.
 //! * A revoked right ends with the cloud's next verdict, or with its 403 to such a request. Until then it remains
 //!   usable for [`decision::ALLOWED_FOR`] after the last "allowed", and for [`decision::KEPT_FOR`] while the cloud is
 //!   away. A token is accepted until its `exp` at most.
@@ -233,26 +235,20 @@ impl Authorizer {
     /// alone, of the caller or of its account: denied callers are unlimited in number.
     pub fn learn_denied(&self, caller: &Caller, info: &RequestInfo) {
         let key = self.0.keys(&caller.credential, &review::attributes(info));
-        let now = self.0.means.clock.boot();
-        let is_allowed = |key: Key| {
-            let known = self.0.answers.lock().known(&key, now);
-            known.is_some_and(|known| known.verdict == AccessVerdict::Allowed)
-        };
+        let is_allowed = |key: Key| self.0.answers.lock().is_allowed(&key);
         if is_allowed(key.own) || key.account.is_some_and(is_allowed) {
-            self.0.answered(key, caller.origin, &Ok(AccessVerdict::Denied));
+            self.0.learn(key, AccessVerdict::Denied);
         }
     }
 
-    /// Learns from a 401 of the cloud that it does not know the token of `caller`, whatever it allowed before.
+    /// Learns from a 401 of the cloud that it does not know the token of `caller` at present.
     pub fn learn_unknown(&self, caller: &Caller) {
         let Credential::Token(token) = &caller.credential else {
             return;
         };
         (self.0.means.refused)(token);
         let key = self.0.keys(&caller.credential, &Value::Null).own;
-        if self.0.answers.lock().forget_caller(&key) {
-            self.0.has_news();
-        }
+        self.0.set_known(&key, false);
     }
 
     /// True if the cloud allowed `caller` what `info` describes, as far as this node remembers. Asks nothing.
@@ -469,13 +465,19 @@ impl Inner {
             }
         };
         self.failed.lock().answered(&key.own);
-        let before = if verdict == AccessVerdict::Unauthorized {
-            self.peers.lock().refused(origin, key.own.caller, now);
-            let mut answers = self.answers.lock();
-            let before = answers.forget(&key.own);
-            let had_others = answers.forget_caller(&key.own);
-            before.or(had_others.then_some(AccessVerdict::Allowed))
-        } else {
+        match verdict {
+            AccessVerdict::Unauthorized => self.peers.lock().refused(origin, key.own.caller, now),
+            AccessVerdict::Allowed | AccessVerdict::Denied => self.learn(key, verdict),
+        }
+        // After the verdict: the one that it replaced never counts again.
+        self.set_known(&key.own, verdict != AccessVerdict::Unauthorized);
+        self.is_dirty.store(true, Ordering::Relaxed);
+    }
+
+    /// Caches a verdict about a caller, and about its account.
+    fn learn(&self, key: Keys, verdict: AccessVerdict) {
+        let now = self.means.clock.boot();
+        let before = {
             let mut answers = self.answers.lock();
             if let Some(account) = key.account {
                 answers.learn(account, verdict, Duration::ZERO, now);
@@ -494,6 +496,13 @@ impl Inner {
         }
     }
 
+    /// Notes whether the cloud knows the caller of `key`: its verdicts count, or do not.
+    fn set_known(&self, key: &Key, is_known: bool) {
+        if self.answers.lock().set_counting(key, is_known) {
+            self.has_news();
+        }
+    }
+
     /// Notes a success of the cloud for a caller: "denied" of it and of its account is not the last word any more.
     fn succeeded(&self, key: &Keys) {
         let keys = [Some(key.own), key.account].into_iter().flatten();
@@ -501,6 +510,7 @@ impl Inner {
         if denied > 0 {
             self.has_news();
         }
+        self.set_known(&key.own, true);
     }
 
     /// Has the file written soon.

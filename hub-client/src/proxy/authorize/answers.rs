@@ -2,6 +2,7 @@
 //! an allowed one.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use yurt_apimachinery::time::BootTime;
@@ -27,6 +28,8 @@ struct CachedAnswer {
     /// Age at `since`: the verdict may be older than this boot.
     before: Duration,
     since: BootTime,
+    /// False if the cloud did not know the caller since.
+    counts: bool,
 }
 
 // === impl Answers ===
@@ -46,7 +49,8 @@ impl Answers {
     /// Returns the state of a review.
     #[must_use]
     pub fn known(&self, key: &Key, now: BootTime) -> Option<KnownAccess> {
-        self.rows.get(key).map(|answer| KnownAccess {
+        let answer = self.rows.get(key).filter(|answer| answer.counts)?;
+        Some(KnownAccess {
             verdict: answer.verdict,
             age: answer.age(now),
         })
@@ -58,6 +62,7 @@ impl Answers {
             verdict,
             before: age,
             since: now,
+            counts: self.rows.get(&key).is_none_or(|known| known.counts),
         };
         if let Some(known) = self.rows.get_mut(&key) {
             return Some(std::mem::replace(known, answer).verdict);
@@ -75,11 +80,6 @@ impl Answers {
         self.rows.contains_key(key) || has_place()
     }
 
-    /// Removes a verdict; returns it, if there was one.
-    pub fn forget(&mut self, key: &Key) -> Option<AccessVerdict> {
-        self.rows.remove(key).map(|answer| answer.verdict)
-    }
-
     /// Removes a "denied"; returns whether there was one.
     pub fn forget_denied(&mut self, key: &Key) -> bool {
         let is_denied = self
@@ -89,27 +89,33 @@ impl Answers {
         is_denied && self.rows.remove(key).is_some()
     }
 
-    /// Removes all verdicts about the caller of `key`; returns whether there were any.
-    pub fn forget_caller(&mut self, key: &Key) -> bool {
-        let before = self.rows.len();
-        self.rows.retain(|held, _| held.caller != key.caller);
-        self.rows.len() < before
+    /// Sets whether the verdicts about the caller of `key` count; returns whether that changed one.
+    pub fn set_counting(&mut self, key: &Key, counts: bool) -> bool {
+        let mut changed = false;
+        for (_, answer) in self.rows.range_mut(range_of(key)) {
+            changed |= answer.counts != counts;
+            answer.counts = counts;
+        }
+        changed
+    }
+
+    /// True if the last verdict is "allowed", also if it does not count.
+    #[must_use]
+    pub fn is_allowed(&self, key: &Key) -> bool {
+        let answer = self.rows.get(key);
+        answer.is_some_and(|answer| answer.verdict == AccessVerdict::Allowed)
     }
 
     /// Returns every verdict that is still valid, with its age.
     pub fn each(&self, now: BootTime) -> impl Iterator<Item = (&Key, AccessVerdict, Duration)> {
-        let all = self
-            .rows
-            .iter()
-            .map(move |(key, answer)| (key, answer.verdict, answer.age(now)));
+        let counting = self.rows.iter().filter(|(_, answer)| answer.counts);
+        let all = counting.map(move |(key, answer)| (key, answer.verdict, answer.age(now)));
         all.filter(|(_, _, age)| *age < KEPT_FOR)
     }
 
     /// Returns the verdicts about the caller of `key`.
     fn of_caller(&self, key: &Key) -> impl Iterator<Item = (Key, CachedAnswer)> {
-        let own = (key.caller, Hash::default())..=(key.caller, [u8::MAX; 32]);
-        let own = Key::from(*own.start())..=Key::from(*own.end());
-        self.rows.range(own).map(|(key, answer)| (*key, *answer))
+        self.rows.range(range_of(key)).map(|(key, answer)| (*key, *answer))
     }
 
     /// Makes room for a verdict; returns false if it must not evict another one.
@@ -126,10 +132,23 @@ impl Answers {
     }
 }
 
+/// Keys of all reviews of the caller of `key`.
+fn range_of(key: &Key) -> RangeInclusive<Key> {
+    let first = Key {
+        question: Hash::default(),
+        ..*key
+    };
+    let last = Key {
+        question: [u8::MAX; 32],
+        ..*key
+    };
+    first..=last
+}
+
 /// Selects the verdict to evict: the oldest denied one. For an allowed newcomer, if there is none, the oldest allowed
 /// one.
 fn victim(answers: impl Iterator<Item = (Key, CachedAnswer)>, newcomer: AccessVerdict, now: BootTime) -> Option<Key> {
-    let is_yes = |answer: &CachedAnswer| answer.verdict == AccessVerdict::Allowed;
+    let is_yes = |answer: &CachedAnswer| answer.verdict == AccessVerdict::Allowed && answer.counts;
     let candidates = answers.filter(|(_, answer)| newcomer == AccessVerdict::Allowed || !is_yes(answer));
     let worst = candidates.max_by_key(|(_, answer)| (!is_yes(answer), answer.age(now)));
     worst.map(|(key, _)| key)
@@ -217,13 +236,34 @@ mod tests {
     }
 
     #[test]
-    fn caller_is_forgotten_with_all_its_verdicts() {
+    fn verdicts_of_a_caller_count_again_once_the_cloud_knows_it() {
         let mut answers = Answers::bounded(MAX, PER_CALLER);
         for (caller, question) in [(1, 0), (1, 1), (2, 0)] {
             learn(&mut answers, key(caller, question), AccessVerdict::Allowed, 0);
         }
-        assert!(answers.forget_caller(&key(1, 9)) && !answers.forget_caller(&key(1, 0)));
-        assert_eq!(answers.rows.keys().copied().collect::<Vec<_>>(), [key(2, 0)]);
+        let counting = |answers: &Answers| answers.each(NOW).map(|(key, ..)| *key).collect::<Vec<_>>();
+        assert!(answers.set_counting(&key(1, 9), false) && !answers.set_counting(&key(1, 9), false));
+        assert_eq!(counting(&answers), [key(2, 0)]);
+        learn(&mut answers, key(1, 0), AccessVerdict::Denied, 0);
+        assert!(
+            answers.known(&key(1, 0), NOW).is_none(),
+            "that says nothing about the others"
+        );
+        assert!(answers.set_counting(&key(1, 9), true) && !answers.set_counting(&key(1, 9), true));
+        assert_eq!(counting(&answers).len(), 3);
+        assert!(!answers.is_allowed(&key(1, 0)) && answers.is_allowed(&key(1, 1)));
+    }
+
+    #[test]
+    fn verdicts_that_do_not_count_give_way_first() {
+        let mut answers = Answers::bounded(2, PER_CALLER);
+        for (caller, age) in [(1, 1000), (2, 0)] {
+            learn(&mut answers, key(caller, 0), AccessVerdict::Allowed, age);
+        }
+        answers.set_counting(&key(2, 0), false);
+        learn(&mut answers, key(3, 0), AccessVerdict::Allowed, 0);
+        let known = [1, 2, 3].map(|caller| answers.known(&key(caller, 0), NOW).is_some());
+        assert_eq!(known, [true, false, true]);
     }
 
     #[test]

@@ -177,6 +177,11 @@ fn list() -> RequestInfo {
     RequestInfo::parse("GET", "/api/v1/services", None).unwrap()
 }
 
+fn get(name: &str) -> RequestInfo {
+    let path = format!("/api/v1/namespaces/shop/services/{name}");
+    RequestInfo::parse("GET", &path, None).unwrap()
+}
+
 /// Returns a token that expires after `seconds` of the world's clock.
 fn ending(world: &World, seconds: i64) -> String {
     claiming(&format!(r#"{{"exp":{}}}"#, world.clock.unix().secs + seconds))
@@ -803,4 +808,37 @@ async fn success_of_the_node_ends_its_refusal() {
     world.authorizer.learn_success(&node, &list(), true);
     assert!(world.authorizer.review(&node, &list()).await.is_ok(), "asked again");
     assert_eq!(world.asked().await, 2);
+}
+
+/// A kube-apiserver that has just started may not know a valid token yet.
+#[tokio::test(start_paused = true)]
+async fn token_that_the_cloud_knows_again_has_the_rights_that_it_had() {
+    let world = World::new();
+    let (good, list, get) = (bearer("good"), list(), get("web"));
+    for info in [&list, &get] {
+        world.authorizer.learn_success(&good, info, true);
+    }
+    let remembered = || [&list, &get].map(|info| world.authorizer.remembers(&good, info));
+    world.authorizer.learn_unknown(&good);
+    assert_eq!(remembered(), [false; 2]);
+    world.probed(Some(1));
+    assert_eq!(world.code("good").await, 429, "the cloud may have revoked it");
+    world.probed(Some(0));
+    assert_eq!((world.code("good").await, world.asked().await), (200, 1));
+    assert_eq!(remembered(), [true; 2]);
+    world.authorizer.learn_unknown(&good);
+    world.authorizer.learn_denied(&good, &list);
+    world.authorizer.learn_success(&good, &get, true);
+    assert_eq!(remembered(), [false, true], "the cloud refused it since");
+    world.authorizer.learn_unknown(&good);
+    world.authorizer.learn_success(&good, &list, false);
+    assert_eq!(remembered(), [false, true], "any success shows that the cloud knows it");
+    world.authorizer.learn_unknown(&good);
+    world.authorizer.0.save().await;
+    let world = world.restarted();
+    world.authorizer.learn_success(&good, &list, true);
+    assert!(
+        !world.authorizer.remembers(&good, &get),
+        "a restart knows the last word alone"
+    );
 }
