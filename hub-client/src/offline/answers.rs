@@ -267,17 +267,24 @@ fn plain_text(record: &Record, max: usize) -> Option<Bytes> {
 /// Object of a record; `None` if it is not readable as one of `kind`.
 #[must_use]
 pub fn object(record: &Record, kind: &ResourceKind) -> Option<Value> {
-    let format = body_format(record.facts[TYPE].as_str()).ok()?;
-    let body = plain_text(record, ANSWER_MAX)?;
-    let json = body_json(format, &kind.api_version(), &kind.kind, &body).ok()?;
-    serde_json::from_slice(&json).ok()
+    object_as(record, &kind.api_version(), &kind.kind)
 }
 
-/// RV of the object of a record; `None` if it has none.
+/// RV of the object of a record; `None` if it has none. Without a kind it is readable in JSON only.
 #[must_use]
-pub fn version(record: &Record, kind: &ResourceKind) -> Option<ResourceVersion> {
-    let object = object(record, kind)?;
-    ResourceVersion::parse(meta::text(&object, "resourceVersion")).ok()
+pub fn version(record: &Record, kind: Option<&ResourceKind>) -> Option<ResourceVersion> {
+    let object = match kind {
+        Some(kind) => object(record, kind),
+        None => object_as(record, "", ""),
+    };
+    ResourceVersion::parse(meta::text(&object?, "resourceVersion")).ok()
+}
+
+fn object_as(record: &Record, api_version: &str, kind: &str) -> Option<Value> {
+    let format = body_format(record.facts[TYPE].as_str()).ok()?;
+    let body = plain_text(record, ANSWER_MAX)?;
+    let json = body_json(format, api_version, kind, &body).ok()?;
+    serde_json::from_slice(&json).ok()
 }
 
 /// Decompresses piece by piece, as the client reads.

@@ -22,7 +22,7 @@ const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";
 /// Media type of Kubernetes' own clients.
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// Query parameters that do not change the answer.
+/// Query parameters that do not change the answer, except that an object must be as new as its RV.
 const IGNORED_PARAMETERS: [&str; 2] = ["resourceVersion", "timeout"];
 /// Query parameter that names a state of an OpenAPI v3 document. The cloud redirects requests for any other state.
 const HASH: &str = "hash";

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{RequestInfo, ResourceVersion, Status};
 use yurt_collection::Collection;
 use yurt_runtime::http::{Body, full, read_body};
@@ -16,6 +17,7 @@ use super::authorize::Authorizer;
 use super::caller::{Caller, Credential};
 use super::pass_through::{self, PassThrough};
 use super::screen::is_impersonating;
+use super::serving::version_of_get;
 use crate::health::{ANSWERED_WITHIN, CloudReach, answer_within};
 use crate::metrics::offline::OfflineMetrics;
 use crate::offline::answers::{self, Answers};
@@ -24,6 +26,7 @@ use crate::offline::kept_read::KeptRead;
 use crate::offline::own::OwnWrites;
 use crate::offline::own::registration;
 use crate::offline::own::write::OwnKey;
+use crate::offline::record::Record;
 use crate::offline::tokens::{TokenKey, Tokens};
 use crate::offline::{is_away, is_of_gateway};
 
@@ -106,10 +109,10 @@ impl Offline {
     }
 
     /// Answers a get without the cloud from the cloud's last answer, if that is later than everything in `held`, which
-    /// covers the object: its stream was refused, and the gets went on.
+    /// covers the object, and not older than the RV that the get names: its stream was refused, and the gets went on.
     ///
     /// # Errors
-    /// As [`Authorizer::check`].
+    /// As [`Authorizer::check`]; 400 for text that is no RV.
     pub async fn later_than<B>(
         &self,
         held: &SharedCollection,
@@ -120,11 +123,12 @@ impl Offline {
         let Some(read) = self.kept_read(request, info, caller) else {
             return Ok(None);
         };
-        let versioned = |record| Some((answers::version(&record, held.kind())?, record));
+        let named = version_of_get(request.uri().query())?.unwrap_or_default();
+        let versioned = |record| Some((answers::version(&record, Some(held.kind()))?, record));
         let records = self.answers.find_all(&read).await.into_iter().filter_map(versioned);
         let least = held.read(known_to);
         let later = records
-            .filter(|(version, _)| *version > least)
+            .filter(|(version, _)| *version > least && *version >= named)
             .max_by_key(|(version, _)| *version);
         let Some((_, record)) = later else {
             return Ok(None);
@@ -247,19 +251,21 @@ impl Offline {
         let Some(read) = self.kept_read(&request, info, caller) else {
             return cloud.send(request, info, caller).await;
         };
-        let headers = request.headers().clone();
+        let mut asked = Request::new(());
+        *asked.uri_mut() = request.uri().clone();
+        *asked.headers_mut() = request.headers().clone();
         let reach = *self.reach.borrow();
         if reach.is_lost()
-            && let Some(answer) = self.kept(&read, &headers, info, caller).await?
+            && let Some(answer) = self.kept(&read, &asked, info, caller).await?
         {
             return Ok(answer);
         }
         match cloud.send(request, info, caller).await {
             Ok(response) if is_of_gateway(response.status()) && !self.reach.borrow().is_up() => {
-                Ok(self.kept(&read, &headers, info, caller).await?.unwrap_or(response))
+                Ok(self.kept(&read, &asked, info, caller).await?.unwrap_or(response))
             }
             Ok(response) => Ok(self.keeping(&read, response, info, caller)),
-            Err(status) if is_away(&status) => self.kept(&read, &headers, info, caller).await?.ok_or(status),
+            Err(status) if is_away(&status) => self.kept(&read, &asked, info, caller).await?.ok_or(status),
             Err(status) => Err(status),
         }
     }
@@ -342,11 +348,11 @@ impl Offline {
         KeptRead::of(request.method(), request.uri(), request.headers(), info, component)
     }
 
-    /// Returns the kept answer; `None` if there is none.
+    /// Returns the kept answer; `None` if there is none. That of an object is not older than the RV that the get names.
     async fn kept(
         &self,
         read: &KeptRead,
-        headers: &HeaderMap,
+        request: &Request<()>,
         info: &RequestInfo,
         caller: &Caller,
     ) -> Result<Option<Response<Body>>, Status> {
@@ -354,13 +360,20 @@ impl Offline {
         if read.is_discovery() && !self.authorizer.remembers(caller, info) {
             return Ok(None);
         }
-        let Some(record) = self.answers.find(read).await else {
+        let named = match read.is_discovery() {
+            true => None,
+            false => version_of_get(request.uri().query())?,
+        };
+        let least = named.unwrap_or_default();
+        let kind = find_kind(&info.group, &info.resource);
+        let is_new_enough = |record: &Record| least.is_zero() || answers::version(record, kind) >= Some(least);
+        let Some(record) = self.answers.find_all(read).await.into_iter().find(is_new_enough) else {
             return Ok(None);
         };
         if !read.is_discovery() {
             self.authorizer.check(caller, info).await?;
         }
-        Ok(Some(answers::answer(&record, headers)))
+        Ok(Some(answers::answer(&record, request.headers())))
     }
 }
 

@@ -234,7 +234,10 @@ pub(super) fn options(
 }
 
 /// Parses the RV that a get has to reflect; `None` if it names none. A get ignores the other options of a list.
-fn version_of_get(query: Option<&str>) -> Result<Option<ResourceVersion>, Status> {
+///
+/// # Errors
+/// 400 for text that is no RV.
+pub(super) fn version_of_get(query: Option<&str>) -> Result<Option<ResourceVersion>, Status> {
     let query = Query::parse(query);
     let version = query.get("resourceVersion").filter(|version| !version.is_empty());
     let version = version.map(ResourceVersion::parse).transpose();

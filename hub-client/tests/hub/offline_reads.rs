@@ -245,6 +245,39 @@ async fn object_that_the_cloud_deleted_is_not_returned_later() {
     hub.kubelet().get(SECRET).await.expect(503);
 }
 
+/// A kube-apiserver answers no get from a state before the resourceVersion that it names.
+#[tokio::test]
+async fn kept_object_is_at_least_as_new_as_the_resource_version_that_a_get_names() {
+    let mut cloud = Cloud::start().await;
+    let secret = r#"{"kind":"Secret","metadata":{"resourceVersion":"7"}}"#;
+    cloud.on(SECRET, move |_| async move { json(StatusCode::OK, secret) });
+    cloud.on(NODE, |_| async { answer(PROTOBUF, OPAQUE) });
+    cloud.on(APIS, |_| async { json(StatusCode::OK, GROUPS) });
+    let hub = TestHub::start(&cloud, &[]).await;
+    let kubelet = hub.kubelet();
+    let accept = [("accept", "application/vnd.kubernetes.protobuf,application/json")];
+    for path in [SECRET, NODE, APIS] {
+        kubelet.get_with(path, &accept).await.expect(200);
+    }
+    until_kept(&hub, 3).await;
+    cloud.go_away().await;
+    for (path, query, code) in [
+        (SECRET, "", 200),
+        (SECRET, "?resourceVersion=", 200),
+        (SECRET, "?resourceVersion=0", 200),
+        (SECRET, "?resourceVersion=7", 200),
+        (SECRET, "?resourceVersion=8", 503),
+        (SECRET, "?resourceVersion=abc", 400),
+        // Its resourceVersion is unknown.
+        (NODE, "?resourceVersion=0", 200),
+        (NODE, "?resourceVersion=1", 503),
+        (APIS, "?resourceVersion=1", 200),
+    ] {
+        let answer = kubelet.get_with(&format!("{path}{query}"), &accept).await;
+        assert_eq!(answer.code, code, "{path}{query}");
+    }
+}
+
 #[tokio::test]
 async fn names_that_look_like_paths_stay_below_the_folder() {
     let mut cloud = Cloud::start().await;

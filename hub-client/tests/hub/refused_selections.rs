@@ -113,6 +113,15 @@ async fn get_without_the_cloud_returns_no_older_state_than_the_cloud_has_answere
     let later = second.get(&settings).await;
     assert_eq!((later.json(), later.header("yurt-stale")), (changed, Some("true")));
     second.get(&unchanged).await.expect(200);
+    let named: u64 = later.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    for (version, code) in [(named, 200), (named + 1, 504)] {
+        let path = format!("{settings}?resourceVersion={version}");
+        second.get(&path).await.expect(code);
+    }
     assert_eq!(
         selection(&hub.state().await, MAPS_OF_TOKENS)["complete"],
         true,
