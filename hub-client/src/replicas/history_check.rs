@@ -26,6 +26,7 @@ use super::PoolData;
 use crate::health::{CloudReach, CoordinatorReach};
 use crate::upstream::Cloud;
 
+use answers::judge_behind;
 use evidence::Known;
 
 pub use cluster::ClusterCheck;
@@ -209,7 +210,7 @@ impl HistoryVerifier {
 
     /// Returns the verdicts of the first server that gives some; that server is in use from then on.
     async fn ask_around(&self, known: &Known, is_thorough: bool) -> Result<(Verdicts, Opened), String> {
-        let (mut behind, mut failure) = (None::<(_, _, bool)>, String::new());
+        let (mut behind, mut failure) = (Vec::new(), String::new());
         let servers = self.cloud.len();
         for _ in 0..servers {
             let place = self.cloud.current();
@@ -220,19 +221,13 @@ impl HistoryVerifier {
                     if !verdicts.is_lagging() {
                         return Ok((verdicts, over));
                     }
-                    // No server may reach a position that a leader fed.
-                    let lags = verdicts.selections == HistoryVerdict::Lagging;
-                    if behind.as_ref().is_none_or(|(.., lagged)| *lagged && !lags) {
-                        behind = Some((found, over, lags));
-                    }
+                    behind.push((found, over));
                 }
                 Err(why) => failure = why,
             }
             self.cloud.try_next();
         }
-        // No server that answers is ahead.
-        let behind = behind.map(|(found, over, _)| (found.judge(known, false), over));
-        behind.ok_or(failure)
+        judge_behind(behind, known).ok_or(failure)
     }
 }
 

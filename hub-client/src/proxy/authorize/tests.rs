@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use yurt_runtime::FakeClock;
 use yurt_test_support::TestDir;
 
+use super::answers::ANSWERS_PER_CALLER;
 use super::decision::{ALLOWED_FOR, DENIED_FOR, KEPT_FOR, RENEWED_FROM};
 use super::failed::ASKED_AGAIN_AFTER;
 use super::peers::REFUSED_FOR;
@@ -841,4 +842,47 @@ async fn token_that_the_cloud_knows_again_has_the_rights_that_it_had() {
         !world.authorizer.remembers(&good, &get),
         "a restart knows the last word alone"
     );
+}
+
+/// Tokens of one account are renewed while the cloud answers, and used while it is away.
+#[tokio::test(start_paused = true)]
+async fn refusal_of_a_read_ends_the_right_of_the_account() {
+    let world = World::new();
+    assert_eq!(world.code("web/1").await, 200);
+    world.probed(Some(1));
+    assert_eq!(world.code("web/2").await, 200);
+    world.authorizer.learn_denied(&bearer("web/3"), &list());
+    for token in ["web/2", "web/3"] {
+        assert_eq!(world.code(token).await, 403, "{token}");
+    }
+}
+
+/// Data that was filled with the rights of a token is shown to the node only with a right of its own.
+#[tokio::test(start_paused = true)]
+async fn refusal_of_a_read_ends_the_right_of_the_node_to_selections_of_tokens() {
+    let world = World::new();
+    let node = node();
+    assert!(world.authorizer.review(&node, &list()).await.is_ok());
+    world.authorizer.learn_denied(&node, &list());
+    for failed_probes in [0, 1] {
+        world.probed(Some(failed_probes));
+        let refused = world.authorizer.review(&node, &list()).await.unwrap_err();
+        assert_eq!(refused.code(), 403);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn gets_of_many_names_evict_no_right_to_the_list() {
+    let world = World::new();
+    assert_eq!((world.code("alone").await, world.code("web/1").await), (200, 200));
+    world.hand.advance(Duration::from_secs(1));
+    for token in ["alone", "web/1", "web/2"] {
+        for number in 0..ANSWERS_PER_CALLER {
+            let of = get(&format!("{}-{number}", token.replace('/', "-")));
+            world.authorizer.learn_success(&bearer(token), &of, true);
+        }
+    }
+    world.probed(Some(1));
+    assert_eq!(world.code("alone").await, 200, "the token's own");
+    assert_eq!(world.code("web/3").await, 200, "that of the account");
 }

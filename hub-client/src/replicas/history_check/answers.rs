@@ -3,7 +3,7 @@
 use serde_json::Value;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
-use yurt_pool_protocol::history::{Answers, KnownHistory, ObjectRef, Verdicts};
+use yurt_pool_protocol::history::{Answers, HistoryVerdict, KnownHistory, ObjectRef, Verdicts};
 
 use super::evidence::Known;
 use super::lease::{lease_version, version_of};
@@ -30,6 +30,14 @@ impl Found {
             pool: known.pool.judge(&self.pool, others),
         }
     }
+}
+
+/// Judges the first server that has the selections' history, else the first one. All of them are behind, and no server
+/// that answers is ahead: none may reach a position that a leader fed.
+pub(super) fn judge_behind(servers: Vec<(Found, Opened)>, known: &Known) -> Option<(Verdicts, Opened)> {
+    let lags = |(found, _): &(Found, Opened)| found.judge(known, true).selections == HistoryVerdict::Lagging;
+    let (found, over) = servers.into_iter().min_by_key(lags)?;
+    Some((found.judge(known, false), over))
 }
 
 // === impl HistoryVerifier ===
@@ -182,6 +190,43 @@ fn path_of(kind: &ResourceKind, key: &ObjectKey) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// No cloud has the position of the pool data: a leader forged it.
+    #[test]
+    fn among_servers_that_are_behind_the_one_with_the_selections_history_counts() {
+        let known_to = |position| KnownHistory {
+            position: ResourceVersion(position),
+            ..KnownHistory::default()
+        };
+        let known = Known {
+            selections: known_to(10),
+            pool: known_to(1000),
+            ..Known::default()
+        };
+        let judged = |heads: &[u64]| {
+            let servers = heads.iter().enumerate().map(|(server, head)| {
+                let answers = Answers {
+                    head: ResourceVersion(*head),
+                    ..Answers::default()
+                };
+                let found = Found {
+                    selections: answers.clone(),
+                    pool: answers,
+                };
+                let over = Opened {
+                    server,
+                    ..Opened::default()
+                };
+                (found, over)
+            });
+            let (verdicts, over) = judge_behind(servers.collect(), &known)?;
+            Some((verdicts.selections == HistoryVerdict::Same, over.server))
+        };
+        assert_eq!(judged(&[5, 20, 30]), Some((true, 1)));
+        assert_eq!(judged(&[20, 5]), Some((true, 0)));
+        assert_eq!(judged(&[5, 6]), Some((false, 0)), "no server has it");
+        assert_eq!(judged(&[]), None);
+    }
 
     #[test]
     fn object_of_a_selection_is_read_by_the_selectors_of_its_selection() {
