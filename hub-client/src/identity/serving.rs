@@ -34,6 +34,8 @@ pub(crate) const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
 const PENDING: &str = "pki/yurthub-pods-pending.key";
 /// Time for which a new node waits for its certificate: yurt-manager has approved it by then.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
+/// Time between two looks for the addresses of Service `default/kubernetes`.
+const LOOK_FOR_ADDRESSES: Duration = Duration::from_secs(2);
 /// Name of this part in the hub's failures.
 const SERVING: &str = "serving certificate for pods";
 /// Names of Service `default/kubernetes`.
@@ -174,9 +176,15 @@ impl ServingCertificate {
         loop {
             let this = self.clone();
             let (step, is_urgent) = file_access::access(move || this.step()).await;
-            let pause = match step {
-                Step::Request(_) => {
-                    let outcome = self.request(is_urgent).await;
+            let pause = match (step, (self.cluster)()) {
+                // No attempt failed: a pause that grows would use up the minute of a new node.
+                (Step::Request(_), None) => {
+                    let why = "the addresses of Service default/kubernetes are not known yet";
+                    self.failures.unanswered(SERVING, why);
+                    LOOK_FOR_ADDRESSES
+                }
+                (Step::Request(_), Some(cluster)) => {
+                    let outcome = self.request(cluster, is_urgent).await;
                     self.tell(&outcome);
                     match plan::after(&outcome, attempts.count(&outcome), None) {
                         Next::Continue => Duration::ZERO,
@@ -184,12 +192,12 @@ impl ServingCertificate {
                         Next::Fail(_) => LOOK_EVERY,
                     }
                 }
-                Step::Rest { .. } => {
+                (Step::Rest { .. }, _) => {
                     attempts.rest();
                     self.failures.works(SERVING);
                     LOOK_EVERY
                 }
-                Step::ClockBehind | Step::Stuck => LOOK_EVERY,
+                (Step::ClockBehind | Step::Stuck, _) => LOOK_EVERY,
             };
             tokio::time::sleep(pause).await;
         }
@@ -241,10 +249,7 @@ impl ServingCertificate {
     }
 
     /// Looks at the request, creates it if there is none, and installs what was issued.
-    async fn request(&self, is_urgent: bool) -> JoinOutcome {
-        let Some(cluster) = (self.cluster)() else {
-            return JoinOutcome::Unanswered("the addresses of Service default/kubernetes are not known yet".to_owned());
-        };
+    async fn request(&self, cluster: Vec<String>, is_urgent: bool) -> JoinOutcome {
         let names: Vec<String> = [self.address.clone()]
             .into_iter()
             .chain(cluster)
@@ -353,6 +358,31 @@ mod tests {
         assert!(tls.poll_files().unwrap());
         seen.changed().await.unwrap();
         assert_eq!((*seen.borrow(), trust(root, "n1")), (PodTrust::Given, PodTrust::Given));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unknown_addresses_use_up_no_attempt() {
+        let (folder, tasks) = (TestDir::new(), TaskGroup::new());
+        let looks = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let noted = looks.clone();
+        let keeper = ServingCertificate {
+            node: "n1".to_owned(),
+            address: "169.254.2.1".to_owned(),
+            cluster: Arc::new(move || {
+                noted.lock().push(tokio::time::Instant::now());
+                None
+            }),
+            root: folder.path().to_owned(),
+            cloud: Arc::new(Cloud::for_test("http://127.0.0.1:1")),
+            clock: Clock::system(),
+            failures: Failures::new(Clock::system()),
+        };
+        tasks.spawn("keep", keeper.keep(tasks.token()));
+        tokio::time::sleep(FIRST_WAIT).await;
+        let mut looks = looks.lock().clone();
+        looks.push(tokio::time::Instant::now());
+        let longest = looks.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!(longest <= Duration::from_secs(5), "{longest:?}");
     }
 
     #[test]
