@@ -27,6 +27,7 @@ use yurt_runtime::{Clock, files as file_access};
 
 use crate::config::{Config, Join};
 use crate::failures::Failures;
+use crate::upstream::Upstreams;
 use csr::Profile;
 use discovery::JoinToken;
 use files::Files;
@@ -61,7 +62,7 @@ pub struct CertificateKeeper {
     clock: Clock,
     /// Token received at the hub's port, newer than that of the command line.
     fed: Mutex<Option<JoinToken>>,
-    wake: Notify,
+    wake: Arc<Notify>,
     /// Name of the request that this process created or found.
     submitted: Mutex<Option<String>>,
     standing: watch::Sender<Standing>,
@@ -79,7 +80,8 @@ impl CertificateKeeper {
             return Ok(None);
         };
         let files = Files::new(&config.root_dir);
-        let keeper = Self::new(config, PemSource::from(files.pair.clone()), Some(join), files, clock);
+        let certificate = PemSource::from(files.pair.clone());
+        let keeper = Self::new(config, certificate, Some(join), files, clock, Arc::default());
         let present = keeper.files.certificate().map_err(|error| {
             let path = keeper.files.pair.display();
             IdentityError(format!("--root-dir: {error}; remove {path} to join again"))
@@ -96,9 +98,10 @@ impl CertificateKeeper {
     ///
     /// # Errors
     /// The certificate is of another node.
-    pub fn of_kubelet(config: &Config, certificate: PemSource, clock: Clock) -> Result<Self, IdentityError> {
+    pub fn of_kubelet(config: &Config, upstreams: &Upstreams, clock: Clock) -> Result<Self, IdentityError> {
         let files = Files::new(&config.root_dir);
-        let keeper = Self::new(config, certificate, None, files, clock);
+        let (certificate, renewed) = (upstreams.node.cert.clone(), upstreams.renewed.clone());
+        let keeper = Self::new(config, certificate, None, files, clock, renewed);
         if let Ok(present) = CertificateInfo::leaf(&keeper.certificate) {
             keeper.check_name(&present, "--kubeconfig")?;
         }
@@ -106,7 +109,14 @@ impl CertificateKeeper {
         Ok(keeper)
     }
 
-    fn new(config: &Config, certificate: PemSource, join: Option<Join>, files: Files, clock: Clock) -> Self {
+    fn new(
+        config: &Config,
+        certificate: PemSource,
+        join: Option<Join>,
+        files: Files,
+        clock: Clock,
+        wake: Arc<Notify>,
+    ) -> Self {
         Self {
             node: config.node.clone(),
             servers: config.servers.clone(),
@@ -115,7 +125,7 @@ impl CertificateKeeper {
             certificate,
             clock,
             fed: Mutex::default(),
-            wake: Notify::new(),
+            wake,
             submitted: Mutex::default(),
             standing: watch::Sender::default(),
         }
@@ -409,7 +419,41 @@ pub(crate) fn is_of_time(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+    use yurt_runtime::kubeconfig::{self, Credential as Login};
+    use yurt_runtime::tls::{POLL_INTERVAL, PemPair};
+    use yurt_runtime::{Readiness, TaskGroup};
+    use yurt_test_support::{TestDir, TestPki};
+
     use super::*;
+    use crate::config::Flags;
+
+    #[tokio::test(start_paused = true)]
+    async fn certificate_that_the_kubelet_renewed_is_looked_at_once_it_is_in_use() {
+        let (folder, pki, tasks) = (TestDir::new(), TestPki::new(), TaskGroup::new());
+        let place = |pair: PemPair| folder.write("pair.pem", pair.cert_pem + &pair.key_pem);
+        let (pair, ca) = (place(pki.expired_node("n1")), PemSource::inline("CA", pki.ca_pem()));
+        let kubeconfig = folder.path().join("kubelet.conf");
+        let server = "https://127.0.0.1:1";
+        kubeconfig::write_client(&kubeconfig, server, &ca, Login::File("n1", &pair)).unwrap();
+        let flags = [
+            "yurthub".to_owned(),
+            "--node-name=n1".to_owned(),
+            format!("--server-addr={server}"),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        let config = Flags::try_parse_from(flags).unwrap().check().unwrap();
+        let upstreams = Upstreams::new(&config, &tasks).unwrap();
+        let keeper = CertificateKeeper::of_kubelet(&config, &upstreams, Clock::system()).unwrap();
+        let (readiness, failures) = (Readiness::new(), Failures::new(Clock::system()));
+        let keeping = Arc::new(keeper).keep(readiness.check("certificate"), failures.clone(), tasks.token());
+        tasks.spawn("keep", keeping);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(failures.why(CERTIFICATE).unwrap().contains("expired"));
+        place(pki.node("n1"));
+        tokio::time::sleep(POLL_INTERVAL + Duration::from_secs(1)).await;
+        assert_eq!((readiness.is_ready(), failures.why(CERTIFICATE)), (true, None));
+    }
 
     #[test]
     fn certificate_outside_its_validity_may_be_the_clocks_fault_and_is_waited_for() {

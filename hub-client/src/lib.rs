@@ -214,10 +214,7 @@ impl Hub {
         let upstreams = load_pair(|| Upstreams::new(config, tasks), UpstreamError::is_mismatch).await?;
         let keeper = match own {
             Some(keeper) => keeper,
-            None => {
-                let certificate = upstreams.node.cert.clone();
-                Arc::new(CertificateKeeper::of_kubelet(config, certificate, clock.clone())?)
-            }
+            None => Arc::new(CertificateKeeper::of_kubelet(config, &upstreams, clock.clone())?),
         };
         Ok((operator, upstreams, keeper))
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode, Uri};
+use tokio::sync::Notify;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::lane::Lane;
@@ -188,6 +189,8 @@ pub struct Upstreams {
     pub client_ca: PemSource,
     /// Client certificate of the node.
     pub node: PemIdentity,
+    /// Wakes one waiter once a changed certificate of the node is in use.
+    pub renewed: Arc<Notify>,
 }
 
 // === impl Cloud ===
@@ -434,6 +437,7 @@ impl Upstreams {
         let client_ca = client_ca(config, &tls.ca)?;
         let coordinator = coordinator_client(config, &tls, tasks)?;
         let delegate_token = delegate.and_then(|delegate| delegate.watch(tasks));
+        let renewed = node.renewed.clone();
         node.watch(tasks);
         anonymous.watch(tasks);
         let cloud = Arc::new(Cloud::new(servers, config.lb_mode, delegate_token));
@@ -443,6 +447,7 @@ impl Upstreams {
             client_ca,
             cluster_ca: tls.ca,
             node: identity,
+            renewed,
         })
     }
 }

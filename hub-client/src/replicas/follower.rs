@@ -522,6 +522,7 @@ mod tests {
                     cert: pem.clone(),
                     key: pem,
                 },
+                renewed: Arc::default(),
             },
             wanted: wanted.subscribe(),
             reach: reach.subscribe(),

@@ -1,6 +1,9 @@
 //! TLS identity of the hub towards a server, and the clients that receive its renewals.
 
+use std::sync::Arc;
+
 use http::Uri;
+use tokio::sync::Notify;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::lane::{Lane, STREAMS};
 use yurt_runtime::http::client::{ClientError, HttpClient, LifeSigns, Protocol};
@@ -20,6 +23,8 @@ pub(super) struct Identity {
     clients: Vec<HttpClient>,
     lanes: Vec<Lane>,
     pub(super) token: Option<TokenWatch>,
+    /// Wakes one waiter once a change of the files is in use.
+    pub(super) renewed: Arc<Notify>,
 }
 
 // === impl Identity ===
@@ -33,6 +38,7 @@ impl Identity {
             clients: Vec::new(),
             lanes: Vec::new(),
             token: None,
+            renewed: Arc::default(),
         })
     }
 
@@ -122,6 +128,7 @@ impl Identity {
             self.clients.iter().for_each(|client| client.set_tls(tls.clone()));
             // Only now: a connection that is opened from here on has the new configuration.
             self.lanes.iter().for_each(Lane::retire);
+            self.renewed.notify_one();
         });
         token
     }
