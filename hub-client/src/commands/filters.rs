@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
-use yurt_apimachinery::kind::{builtin_kinds, find_kind};
+use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{GroupResource, Object, ObjectKey, ResourceKind, Verb};
 use yurt_codec::yaml;
 
@@ -220,20 +220,28 @@ fn name((group, plural): &(&str, &str)) -> String {
     GroupResource::new(*group, *plural).to_string()
 }
 
-/// Finds a built-in kind by its plural, with or without its group.
+/// Finds a kind that a filter handles by its plural, with or without its group.
 fn kind_of(resource: &str) -> Result<&'static ResourceKind, String> {
-    let mut kinds = builtin_kinds().iter();
-    let found = kinds.find(|kind| kind.plural == resource || kind.group_resource().to_string() == resource);
-    found.ok_or_else(|| {
-        format!("--resource: {resource:?} is not a built-in resource; write its plural, such as services")
-    })
+    let handled: BTreeSet<_> = FILTERS.iter().flat_map(|one| one.resources).collect();
+    let is_named = |one: &&&(&str, &str)| one.1 == resource || name(one) == resource;
+    let found = handled.iter().find(is_named);
+    found
+        .and_then(|(group, plural)| find_kind(group, plural))
+        .ok_or_else(|| {
+            let names: Vec<String> = handled.iter().map(|one| name(one)).collect();
+            format!(
+                "--resource: no filter handles {resource:?}, so clients see it unchanged; filters handle {}",
+                names.join(", ")
+            )
+        })
 }
 
-/// Returns the object of a document, which may omit its apiVersion.
+/// Returns the object of a document, which may omit its apiVersion and its kind.
 fn object_of(kind: &ResourceKind, document: Value) -> Result<Object, String> {
-    let expected = kind.api_version();
-    if let Some(given) = document.get("apiVersion").filter(|given| **given != *expected) {
-        return Err(format!("its apiVersion is {given}; the filters handle {expected:?}"));
+    for (field, expected) in [("apiVersion", &*kind.api_version()), ("kind", &kind.kind)] {
+        if let Some(given) = document.get(field).filter(|given| **given != *expected) {
+            return Err(format!("its {field} is {given}; the filters handle {expected:?}"));
+        }
     }
     Object::from_value(document, kind).map_err(|error| error.to_string())
 }
@@ -375,5 +383,32 @@ mod tests {
         );
         let wrong = ["explain", "--component=a", "--resource=nosuch", &object];
         assert!(run(&wrong).is_err_and(|why| why.contains("--resource")));
+    }
+
+    #[test]
+    fn explain_refuses_a_resource_of_no_filter_and_names_those_of_filters() {
+        let folder = TestDir::new();
+        let object = folder.write("object.yaml", "metadata: {namespace: shop, name: web}\n");
+        let object = format!("--object={}", object.display());
+        for resource in ["secrets", "deployments.apps", "nosuch"] {
+            let flag = format!("--resource={resource}");
+            let why = run(&["explain", "--component=kubelet", &flag, &object]).unwrap_err();
+            for part in ["--resource: ", resource, "endpointslices.discovery.k8s.io", "services"] {
+                assert!(why.contains(part), "{part} in {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn explain_refuses_an_object_of_another_kind_than_the_resource() {
+        let folder = TestDir::new();
+        let object = folder.write(
+            "pod.yaml",
+            "{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: web}}",
+        );
+        let object = format!("--object={}", object.display());
+        let why = run(&["explain", "--component=kubelet", "--resource=services", &object]).unwrap_err();
+        assert!(why.starts_with("--object: "), "{why}");
+        assert!(why.contains("\"Pod\"") && why.contains("\"Service\""), "{why}");
     }
 }
