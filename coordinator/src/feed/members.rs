@@ -11,6 +11,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use yurt_apimachinery::ObjectKey;
 use yurt_apimachinery::collecting::inserted;
+use yurt_apimachinery::meta::dns_subdomain_errors;
 use yurt_collection::Collection;
 use yurt_pool_protocol::feed::Refusal;
 use yurt_pool_protocol::members::COLLECTION;
@@ -97,13 +98,21 @@ impl InitialMembers {
     /// The present names. Blocks for one small read.
     ///
     /// # Errors
-    /// A line that names the file.
+    /// A line that names the flag, the file, and a name that no Node can have.
     pub(crate) fn read(&self) -> Result<BTreeSet<String>, String> {
-        match self {
-            Self::None => Ok(BTreeSet::new()),
-            Self::List(names) => Ok(names.clone()),
-            Self::File(path) => read_file(path),
+        let (names, origin) = match self {
+            Self::None => return Ok(BTreeSet::new()),
+            Self::List(names) => (names.clone(), String::new()),
+            Self::File(path) => (read_file(path)?, format!("{}: ", path.display())),
+        };
+        for name in &names {
+            if let Some(why) = dns_subdomain_errors(name).pop() {
+                return Err(format!(
+                    "--initial-members: {origin}{name:?} cannot be the name of a Node: {why}"
+                ));
+            }
         }
+        Ok(names)
     }
 }
 
@@ -350,6 +359,21 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         members.reload();
         assert!(members.contains("b"));
+    }
+
+    #[test]
+    fn name_that_no_node_can_have_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("members");
+        std::fs::write(&path, "a\nN_2\n").unwrap();
+        let file = path.display().to_string();
+        for (value, parts) in [
+            ("n1,N2", vec!["--initial-members: \"N2\"", "lower case"]),
+            (&format!("@{file}"), vec!["--initial-members", &file, "\"N_2\""]),
+        ] {
+            let why = InitialMembers::parse(value).read().unwrap_err();
+            assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+        }
     }
 
     #[test]
