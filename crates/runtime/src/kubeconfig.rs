@@ -4,6 +4,7 @@
 //! that silently weaken security or widen access are rejected: `insecure-skip-tls-verify`, and `exec` or
 //! `auth-provider` users.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -23,7 +24,7 @@ pub struct Kubeconfig {
     pub server: String,
     /// Authorities of the server's certificate; `None` when the file names none.
     pub ca: Option<PemSource>,
-    /// Client certificate; a path stays a path, so that a rotated file can be read again.
+    /// Client certificate; each use reads its file again, or the kubeconfig that embeds it.
     pub identity: Option<PemIdentity>,
     /// Bearer token, if any.
     pub token: Option<Token>,
@@ -48,6 +49,12 @@ pub struct KubeconfigError {
 
 /// Maximum size of a kubeconfig in bytes; a larger file is a mistake.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Field of a cluster, with or without `-data`.
+const CA: &str = "certificate-authority";
+/// Fields of a user, likewise.
+const CERT: &str = "client-certificate";
+const KEY: &str = "client-key";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -121,6 +128,20 @@ impl Kubeconfig {
     /// # Errors
     /// Names the kubeconfig, and the part of it that is missing or rejected.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
+        let mut config = Self::parse(path)?;
+        let identity = config.identity.as_mut();
+        let (cert, key) = identity.map(|one| (&mut one.cert, &mut one.key)).unzip();
+        for (source, field) in [(config.ca.as_mut(), CA), (cert, CERT), (key, KEY)] {
+            if let Some(source @ PemSource::Inline { .. }) = source {
+                let kubeconfig = path.to_owned();
+                *source = PemSource::Embedded { kubeconfig, field };
+            }
+        }
+        Ok(config)
+    }
+
+    /// Reads the file, with embedded certificates as inline text.
+    fn parse(path: &Path) -> Result<Self, KubeconfigError> {
         let fail = |problem: String| KubeconfigError {
             path: path.to_owned(),
             problem,
@@ -149,6 +170,23 @@ impl Kubeconfig {
             identity: self.identity.clone(),
         })
     }
+}
+
+/// Returns the present text of a [`PemSource::Embedded`]. The kubeconfig may name a file by now.
+pub(crate) fn read_embedded(path: &Path, field: &'static str) -> Result<Vec<u8>, TlsError> {
+    let fail = |problem: String| TlsError::Pem {
+        origin: path.display().to_string(),
+        problem,
+    };
+    let config = Kubeconfig::parse(path).map_err(|error| fail(error.problem))?;
+    let (cert, key) = config.identity.map(|one| (one.cert, one.key)).unzip();
+    let source = match field {
+        CA => config.ca,
+        CERT => cert,
+        _ => key,
+    };
+    let source = source.ok_or_else(|| fail(format!("no {field} in it")))?;
+    source.read().map(Cow::into_owned)
 }
 
 /// Writes a kubeconfig with everything embedded, mode 0600: user `admin` with the client certificate `pair`.
@@ -198,8 +236,8 @@ pub enum Credential<'a> {
     File(&'a str, &'a Path),
 }
 
-/// Writes a kubeconfig for `server` and its authorities, mode 0600, with upstream's names. Inline authorities are
-/// embedded; those of a file stay a path.
+/// Writes a kubeconfig for `server` and its authorities, mode 0600, with upstream's names. Authorities of a file stay a
+/// path; others are embedded.
 ///
 /// # Errors
 /// When the file cannot be written; the message names it.
@@ -207,7 +245,10 @@ pub fn write_client(path: &Path, server: &str, ca: &PemSource, credential: Crede
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let ca = match ca {
         PemSource::File(file) => format!("certificate-authority: {}", quoted(&file.display().to_string())),
-        PemSource::Inline { pem, .. } => format!("certificate-authority-data: {}", BASE64.encode(pem)),
+        other => {
+            let pem = other.read().map_err(std::io::Error::other)?;
+            format!("certificate-authority-data: {}", BASE64.encode(pem))
+        }
     };
     let (user, lines) = match credential {
         Credential::Token(user, token) => (user, format!("    token: {}\n", quoted(token))),
@@ -265,11 +306,7 @@ impl Reader<'_> {
         if cluster.server.is_empty() {
             return Err(format!("cluster {:?} has no server", context.cluster));
         }
-        let ca = self.pem(
-            "certificate-authority",
-            cluster.certificate_authority,
-            cluster.certificate_authority_data,
-        )?;
+        let ca = self.pem(CA, cluster.certificate_authority, cluster.certificate_authority_data)?;
         Ok(Kubeconfig {
             server: cluster.server,
             ca,
@@ -283,11 +320,11 @@ impl Reader<'_> {
             return Err("users with exec or auth-provider are not supported; use a certificate or a token".to_owned());
         }
         let cert = self.pem(
-            "client-certificate",
+            CERT,
             user.client_certificate.clone(),
             user.client_certificate_data.clone(),
         )?;
-        let key = self.pem("client-key", user.client_key.clone(), user.client_key_data.clone())?;
+        let key = self.pem(KEY, user.client_key.clone(), user.client_key_data.clone())?;
         match (cert, key) {
             (None, None) => Ok(None),
             (Some(cert), Some(key)) => Ok(Some(PemIdentity { cert, key })),

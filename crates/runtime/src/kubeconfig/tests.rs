@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::pki::CertificateAuthority;
+use crate::tls::ReloadingClientTls;
 
 fn load(text: &str) -> Result<Kubeconfig, String> {
     let folder = tempfile::tempdir().unwrap();
@@ -61,6 +62,35 @@ fn admin_kubeconfig_is_read_back() {
     assert_eq!(config.server, "https://127.0.0.1:10270");
     assert_eq!(config.identity.as_ref().unwrap().read_pair().unwrap(), pair);
     config.client_tls().unwrap().config().unwrap();
+}
+
+#[test]
+fn embedded_certificates_are_read_again_from_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubelet.conf");
+    let ca = CertificateAuthority::generate("ca").unwrap();
+    let write = |ca: &CertificateAuthority| {
+        let pair = ca.issue_client("system:node:n1", &["system:nodes"]).unwrap();
+        write_admin(&path, "https://127.0.0.1:6443", ca.cert_pem(), &pair).unwrap();
+        pair
+    };
+    write(&ca);
+    let config = Kubeconfig::load(&path).unwrap();
+    let (tls, _) = ReloadingClientTls::new(config.client_tls().unwrap()).unwrap();
+    assert!(tls.poll_files().unwrap().is_none());
+    let renewed = write(&ca);
+    assert!(tls.poll_files().unwrap().is_some() && tls.poll_files().unwrap().is_none());
+    let identity = config.identity.unwrap();
+    assert_eq!(identity.read_pair().unwrap(), renewed);
+    let other = CertificateAuthority::generate("other").unwrap();
+    write(&other);
+    assert_eq!(config.ca.unwrap().read().unwrap(), other.cert_pem().as_bytes());
+    std::fs::write(&path, "kind: Config").unwrap();
+    let error = tls.poll_files().unwrap_err().to_string();
+    assert!(
+        error.contains("kubelet.conf") && error.contains("no current-context"),
+        "{error}"
+    );
 }
 
 #[test]

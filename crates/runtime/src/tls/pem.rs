@@ -12,6 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{TlsError, provider};
+use crate::kubeconfig::read_embedded;
 
 /// A certificate (or chain, leaf first) and its private key, both in PEM. `Debug` hides the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,14 +23,21 @@ pub struct PemPair {
     pub key_pem: String,
 }
 
-/// Source of PEM text. Displayed as the file's path, or as the name given to the inline text.
+/// Source of PEM text. Displayed as the file's path, the field of a kubeconfig, or the name given to the inline text.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PemSource {
     /// A file, read again whenever a configuration is built.
     File(PathBuf),
+    /// Text embedded in a kubeconfig, read again likewise.
+    Embedded {
+        /// The kubeconfig.
+        kubeconfig: PathBuf,
+        /// Name of the field without `-data`.
+        field: &'static str,
+    },
     /// Text that does not change.
     Inline {
-        /// Name of the text in errors, for example `client-certificate-data in /etc/kubernetes/admin.conf`.
+        /// Name of the text in errors, for example `ConfigMap cluster-info`.
         origin: String,
         /// The text.
         pem: String,
@@ -101,6 +109,7 @@ impl PemSource {
     pub fn read(&self) -> Result<Cow<'_, [u8]>, TlsError> {
         let path = match self {
             PemSource::Inline { pem, .. } => return Ok(Cow::Borrowed(pem.as_bytes())),
+            PemSource::Embedded { kubeconfig, field } => return read_embedded(kubeconfig, field).map(Cow::Owned),
             PemSource::File(path) => path,
         };
         let mut content = Vec::new();
@@ -167,6 +176,7 @@ impl fmt::Display for PemSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PemSource::File(path) => path.display().fmt(f),
+            PemSource::Embedded { kubeconfig, field } => write!(f, "{field}-data in {}", kubeconfig.display()),
             PemSource::Inline { origin, .. } => f.write_str(origin),
         }
     }

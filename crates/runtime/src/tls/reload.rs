@@ -45,7 +45,7 @@ impl WatchedFiles {
     pub(super) fn new<'a>(sources: impl IntoIterator<Item = &'a PemSource>) -> Result<Self, TlsError> {
         let sources: Vec<_> = sources
             .into_iter()
-            .filter(|source| matches!(source, PemSource::File(_)))
+            .filter(|source| !matches!(source, PemSource::Inline { .. }))
             .cloned()
             .collect();
         let seen = Mutex::new(read(&sources)?);
