@@ -122,6 +122,9 @@ impl Report {
             replica.is_some_and(|replica| replica.is_served())
         };
         let election = self.election.borrow();
+        let reach = self.coordinator.as_ref();
+        let status = reach.and_then(|reach| reach.borrow().status.clone());
+        let leader = other_holder(&election, status.as_deref());
         Facts {
             cloud: self.cloud.borrow().failed_probes.map(|failed| failed == 0),
             coordinator: self.coordinator.as_ref().map(|_| self.coordinator_reachable()),
@@ -129,14 +132,10 @@ impl Report {
             why_no_coordinator: self.data.failures().why(COORDINATOR).unwrap_or_default(),
             incomplete: not(&complete),
             stale: not(&|name| self.data.is_fresh(name)),
-            leader: if election.is_own_lease {
-                String::new()
-            } else {
-                election.leader.clone()
-            },
-            leader_silent_since: self.silent_since(&election.leader),
+            leader_silent_since: self.silent_since(&leader),
+            leader,
             leads: election.leadership.is_some(),
-            cut_off: self.heartbeat.is_cut_off(),
+            heartbeat: self.heartbeat.outcome(),
         }
     }
 
@@ -301,6 +300,16 @@ impl Report {
     }
 }
 
+/// Returns the holder of the election lease, unless that is this hub. A hub that is no candidate knows it from the
+/// coordinator's state only.
+fn other_holder(election: &ElectionView, status: Option<&PoolStatus>) -> String {
+    match (election.state, status) {
+        (Some(_), _) if election.is_own_lease => String::new(),
+        (Some(_), _) => election.leader.clone(),
+        (None, status) => status.map(|status| status.holder.clone()).unwrap_or_default(),
+    }
+}
+
 /// Returns the time since which `leader` is silent by `status`, which may still be about an earlier holder.
 fn silent_since(leader: &str, status: &PoolStatus) -> Option<String> {
     let is_about_it = !leader.is_empty() && status.holder == leader;
@@ -310,6 +319,19 @@ fn silent_since(leader: &str, status: &PoolStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hub_that_is_no_candidate_knows_the_leader_from_the_coordinator() {
+        let status = PoolStatus {
+            holder: "n2_1".to_owned(),
+            ..PoolStatus::default()
+        };
+        let mut election = ElectionView::default();
+        assert_eq!(other_holder(&election, Some(&status)), "n2_1");
+        assert_eq!(other_holder(&election, None), "");
+        election.state = Some(HubState::FollowerHub);
+        assert_eq!(other_holder(&election, Some(&status)), "", "the lease was released");
+    }
 
     #[test]
     fn silence_of_an_earlier_holder_is_not_that_of_the_leader() {

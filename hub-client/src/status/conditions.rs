@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use yurt_apimachinery::time::Time;
+use yurt_pool_protocol::heartbeat::own::RenewalOutcome;
 use yurt_runtime::UnixTime;
 
 /// Inputs of the conditions.
@@ -29,8 +30,8 @@ pub(crate) struct Facts {
     pub(crate) leader_silent_since: Option<String>,
     /// True if this hub leads.
     pub(crate) leads: bool,
-    /// True if the cloud did not acknowledge this node's last heartbeat.
-    pub(crate) cut_off: bool,
+    /// Way of this node's last heartbeat to the cloud; `None` before the first one.
+    pub(crate) heartbeat: Option<RenewalOutcome>,
 }
 
 /// One condition.
@@ -93,8 +94,20 @@ impl Facts {
             let reason = if missing.is_empty() { good } else { bad };
             Condition::new(kind, Some(missing.is_empty()), reason, missing.join(", "))
         };
-        let leading = match (self.leads, self.coordinator, self.leader.is_empty()) {
+        vec![
+            cloud,
+            coordinator,
+            data("PoolDataComplete", &self.incomplete, "EverythingListed", "NotListedYet"),
+            data("PoolDataFresh", &self.stale, "SourceAlive", "SourceAway"),
+            self.leading(),
+            self.heartbeat_delegated(),
+        ]
+    }
+
+    fn leading(&self) -> Condition {
+        match (self.leads, self.coordinator, self.leader.is_empty()) {
             (true, ..) => Condition::new("Leading", Some(true), "HoldsLease", String::new()),
+            (false, None, _) => Condition::new("Leading", Some(false), "NoCoordinator", String::new()),
             (false, Some(false), _) => Condition::new("Leading", None, "CoordinatorUnreachable", String::new()),
             (false, _, true) => Condition::new("Leading", Some(false), "NobodyLeads", String::new()),
             (false, _, false) => match &self.leader_silent_since {
@@ -107,20 +120,35 @@ impl Facts {
                 }
                 None => Condition::new("Leading", Some(false), "AnotherLeads", self.leader.clone()),
             },
+        }
+    }
+
+    fn heartbeat_delegated(&self) -> Condition {
+        let (status, reason, message) = match (self.heartbeat, self.coordinator) {
+            (None, _) => (Some(false), "NoHeartbeatYet", ""),
+            (Some(RenewalOutcome::Heard), _) => (Some(false), "CloudTakesIt", ""),
+            (Some(RenewalOutcome::Relayed), _) => (
+                Some(true),
+                "Relayed",
+                "the cloud got the last heartbeat through another node's relay",
+            ),
+            (Some(RenewalOutcome::Lost), Some(true)) => (
+                Some(true),
+                "CloudDidNotTakeIt",
+                "the lease at the coordinator asks the pool's leader to forward the heartbeats",
+            ),
+            (Some(RenewalOutcome::Lost), Some(false)) => (
+                None,
+                "CoordinatorUnreachable",
+                "the cloud did not take the last heartbeat, and the pool's leader may not learn of it",
+            ),
+            (Some(RenewalOutcome::Lost), None) => (
+                Some(false),
+                "NoCoordinator",
+                "the cloud did not take the last heartbeat, and no other node forwards it",
+            ),
         };
-        let (reason, status) = if self.cut_off {
-            ("CloudDidNotTakeIt", true)
-        } else {
-            ("CloudTakesIt", false)
-        };
-        vec![
-            cloud,
-            coordinator,
-            data("PoolDataComplete", &self.incomplete, "EverythingListed", "NotListedYet"),
-            data("PoolDataFresh", &self.stale, "SourceAlive", "SourceAway"),
-            leading,
-            Condition::new("HeartbeatDelegated", Some(status), reason, String::new()),
-        ]
+        Condition::new("HeartbeatDelegated", status, reason, message.to_owned())
     }
 }
 
@@ -156,7 +184,7 @@ mod tests {
             stale: Vec::new(),
             leader: "n2_1".into(),
             leads: false,
-            cut_off: false,
+            heartbeat: None,
             leader_silent_since: None,
         }
     }
@@ -220,6 +248,51 @@ mod tests {
                 &json!("the lease of n2_1 has expired: it has been silent since 2026-11-30T00:00:00Z")
             )
         );
+    }
+
+    fn reason(facts: &Facts, kind: &str) -> (String, String) {
+        let now = Conditions::default().observe(facts, at(0));
+        let found = now.iter().find(|one| one["type"] == kind).unwrap();
+        let text = |field: &str| found[field].as_str().unwrap().to_owned();
+        (text("status"), text("reason"))
+    }
+
+    #[test]
+    fn hub_without_a_coordinator_takes_part_in_no_election() {
+        let alone = Facts {
+            coordinator: None,
+            leader: String::new(),
+            ..facts()
+        };
+        assert_eq!(
+            reason(&alone, "Leading"),
+            ("False".to_owned(), "NoCoordinator".to_owned())
+        );
+    }
+
+    #[test]
+    fn heartbeat_counts_as_delegated_only_if_another_node_can_carry_it() {
+        use RenewalOutcome::{Heard, Lost, Relayed};
+        for (heartbeat, coordinator, status, expected) in [
+            (None, Some(true), "False", "NoHeartbeatYet"),
+            (Some(Heard), Some(true), "False", "CloudTakesIt"),
+            (Some(Relayed), Some(false), "True", "Relayed"),
+            (Some(Lost), Some(true), "True", "CloudDidNotTakeIt"),
+            (Some(Lost), Some(false), "Unknown", "CoordinatorUnreachable"),
+            (Some(Lost), None, "False", "NoCoordinator"),
+        ] {
+            let facts = Facts {
+                heartbeat,
+                coordinator,
+                ..facts()
+            };
+            let expected = (status.to_owned(), expected.to_owned());
+            assert_eq!(
+                reason(&facts, "HeartbeatDelegated"),
+                expected,
+                "{heartbeat:?} {coordinator:?}"
+            );
+        }
     }
 
     #[test]

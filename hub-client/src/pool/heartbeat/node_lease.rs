@@ -62,8 +62,8 @@ pub struct OwnHeartbeat {
     file: Arc<LeaseFile>,
     /// True if the leader may have put the delegate annotation on the cloud's lease.
     annotated: AtomicBool,
-    /// Outcome of the last renewal at the cloud.
-    outcome: Mutex<RenewalOutcome>,
+    /// Outcome of the last renewal at the cloud; `None` before the first one.
+    outcome: Mutex<Option<RenewalOutcome>>,
     /// Serialises removals of the delegate annotation.
     cleaning: tokio::sync::Mutex<()>,
 }
@@ -113,7 +113,7 @@ impl OwnHeartbeat {
             last: Mutex::new(last),
             file,
             annotated: AtomicBool::new(true),
-            outcome: Mutex::new(RenewalOutcome::Heard),
+            outcome: Mutex::default(),
             cleaning: tokio::sync::Mutex::default(),
         }
     }
@@ -128,6 +128,11 @@ impl OwnHeartbeat {
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.plan.lock().is_cut_off()
+    }
+
+    /// Way of the last beat to the cloud; `None` before the first one.
+    pub(crate) fn outcome(&self) -> Option<RenewalOutcome> {
+        *self.outcome.lock()
     }
 
     /// Answers a GET, PUT or POST of this node's own lease.
@@ -221,10 +226,10 @@ impl OwnHeartbeat {
 
     /// Signals the first relayed beat of several: before it, the cloud may have marked the node as lost.
     fn note_first_relayed(&self, outcome: RenewalOutcome) {
-        let before = std::mem::replace(&mut *self.outcome.lock(), outcome);
+        let before = self.outcome.lock().replace(outcome);
         if let Some(relaying) = &self.settings.relaying
             && outcome == RenewalOutcome::Relayed
-            && before != outcome
+            && before != Some(outcome)
         {
             relaying.written.notify_one();
         }
