@@ -292,6 +292,15 @@ async fn server_of_a_strange_ca_is_refused() {
         "{error:?}"
     );
     assert!(error.to_string().contains(&serving.local_addr().to_string()), "{error}");
+    // Those that wait for another request's connection get the same cause.
+    let base = format!("https://{}", serving.local_addr()).parse().unwrap();
+    let tls = Some(client_config(strange.cert_pem(), None));
+    let client = HttpClient::new(base, tls, Protocol::Http2, TIMEOUT).unwrap();
+    let request = || client.request_json(Method::GET, "/", None, TIMEOUT);
+    for answer in futures_util::future::join_all([request(), request(), request()]).await {
+        let error = answer.unwrap_err();
+        assert!(error.to_string().contains("invalid peer certificate"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ pub(super) struct Connector {
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     opened: AtomicU64,
-    /// Reason for which the peer of the newest connection rejected our certificate, if it did.
+    /// Reason for which one side of the newest connection rejected the other's certificate, if it did.
     rejection: Mutex<Option<String>>,
 }
 
@@ -147,7 +147,12 @@ impl Connector {
             Ok(Either::Right(stream))
         };
         let io = tokio::time::timeout(self.timeout, connecting).await;
-        let io = io.map_err(|_| ConnectError::Timeout(self.timeout))??;
+        let io = io.unwrap_or(Err(ConnectError::Timeout(self.timeout)));
+        // Requests that waited for this connection get no cause of its failure.
+        let io = io.inspect_err(|error| match error {
+            ConnectError::Tls(error) => self.connections.note(error),
+            ConnectError::Tcp(_) | ConnectError::Timeout(_) => self.connections.forget(),
+        })?;
         let (number, connections) = (self.connections.open(), self.connections);
         Ok(TokioIo::new(Stream {
             io,
@@ -179,13 +184,17 @@ impl Connections {
         self.opened.load(Ordering::Relaxed)
     }
 
-    /// Reason for which the peer of the newest connection rejected our certificate, if it did.
+    /// Reason for which one side of the newest connection rejected the other's certificate, if it did.
     pub(super) fn rejection(&self) -> Option<String> {
         self.rejection.lock().clone()
     }
 
-    fn open(&self) -> u64 {
+    fn forget(&self) {
         *self.rejection.lock() = None;
+    }
+
+    fn open(&self) -> u64 {
+        self.forget();
         self.opened.fetch_add(1, Ordering::Relaxed) + 1
     }
 

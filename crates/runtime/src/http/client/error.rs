@@ -181,7 +181,30 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| (*error).source())
 }
 
-/// All causes in one line.
+/// All causes in one line. Of the end of a connection without an error HTTP/2 says only that it is none.
 fn chain(error: &(dyn Error + 'static)) -> String {
-    causes(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let is_end = |cause: &&(dyn Error + 'static)| {
+        let cause = cause.downcast_ref::<h2::Error>();
+        cause.is_some_and(|cause| cause.reason() == Some(h2::Reason::NO_ERROR))
+    };
+    let text = |cause: &(dyn Error + 'static)| match is_end(&cause) {
+        true => "the server closed the connection without an error".to_owned(),
+        false => cause.to_string(),
+    };
+    causes(error).map(text).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_a_connection_without_an_error_is_described_as_such() {
+        let ended = h2::Error::from(h2::Reason::NO_ERROR);
+        let error = ClientError::of_body("https://pool".to_owned(), &ended).to_string();
+        assert!(error.contains("the server closed the connection"), "{error}");
+        let broken = h2::Error::from(h2::Reason::PROTOCOL_ERROR);
+        let error = ClientError::of_body("https://pool".to_owned(), &broken).to_string();
+        assert!(!error.contains("the server closed the connection"), "{error}");
+    }
 }
