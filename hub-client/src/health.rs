@@ -6,6 +6,7 @@ pub mod judge;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, StatusCode};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -13,9 +14,10 @@ use yurt_pool_protocol::feed::PoolStatus;
 use yurt_pool_protocol::names::FEED_PATH;
 use yurt_pool_protocol::source::CoordinatorState;
 use yurt_runtime::Clock;
-use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::http::client::{ClientError, HttpClient};
 
 use crate::failures::Failures;
+use crate::upstream::{CertificateFiles, CoordinatorClient, describe_answer};
 
 pub use cloud::probe_cloud;
 
@@ -56,6 +58,37 @@ pub struct CoordinatorReach {
     pub state: CoordinatorState,
     /// The coordinator's last answer.
     pub status: Option<Arc<PoolStatus>>,
+}
+
+/// Reason why the coordinator's state is unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum NoStatus {
+    /// It answered with an error.
+    #[error("{}", describe_answer(*.0, .1))]
+    Answer(StatusCode, Bytes),
+    /// The request failed.
+    #[error(transparent)]
+    Request(#[from] ClientError),
+    /// Its answer is not the state.
+    #[error(transparent)]
+    Unreadable(#[from] serde_json::Error),
+}
+
+// === impl NoStatus ===
+
+impl NoStatus {
+    /// True if the coordinator answers, and refuses this hub.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Answer(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _))
+    }
+
+    fn describe(&self, files: &CertificateFiles) -> String {
+        match self {
+            Self::Answer(status, body) => files.describe_answer(*status, body),
+            Self::Request(error) => files.describe(error),
+            Self::Unreadable(error) => error.to_string(),
+        }
+    }
 }
 
 // === impl CloudReach ===
@@ -102,13 +135,14 @@ pub(crate) async fn answer_within<T>(
 
 /// Probes the coordinator until `token` is cancelled; `wake` triggers an immediate probe.
 pub async fn probe_coordinator(
-    client: HttpClient,
+    coordinator: CoordinatorClient,
     clock: Clock,
     reach: watch::Sender<CoordinatorReach>,
     wake: Arc<Notify>,
     failures: Failures,
     token: CancellationToken,
 ) {
+    let (client, files) = (coordinator.shared, coordinator.files);
     let (mut failed, mut first_failure) = (0_u32, clock.boot());
     loop {
         let probed = token.run_until_cancelled(pool_status(&client, TIMEOUT)).await;
@@ -122,13 +156,18 @@ pub async fn probe_coordinator(
                 }
                 failed = 0;
             }
-            Err(why) => {
-                failures.unanswered(COORDINATOR, &format!("{}: {why}", client.server()));
+            Err(unknown) => {
+                let why = unknown.describe(&files);
+                let shown = format!("{}: {why}", client.server());
+                match unknown.is_refusal() {
+                    true => failures.refused(COORDINATOR, &shown),
+                    false => failures.unanswered(COORDINATOR, &shown),
+                }
                 failed = failed.saturating_add(1);
                 if failed == 1 {
                     first_failure = clock.boot();
                 }
-                if failed == FAILURES {
+                if failed == FAILURES && !unknown.is_refusal() {
                     tracing::warn!(server = client.server(), why, "Coordinator is unreachable");
                 }
             }
@@ -155,14 +194,13 @@ pub async fn probe_coordinator(
 /// Requests the coordinator's state of the pool's data.
 ///
 /// # Errors
-/// Reason of the failure, for the log.
-pub async fn pool_status(client: &HttpClient, timeout: Duration) -> Result<PoolStatus, String> {
-    let answer = client.request_json(Method::GET, FEED_PATH, None, timeout).await;
-    let (status, _, body) = answer.map_err(|error| error.to_string())?;
-    if status != StatusCode::OK {
-        return Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim()));
+/// Reason of the failure.
+pub async fn pool_status(client: &HttpClient, timeout: Duration) -> Result<PoolStatus, NoStatus> {
+    let (status, _, body) = client.request_json(Method::GET, FEED_PATH, None, timeout).await?;
+    match status {
+        StatusCode::OK => Ok(serde_json::from_slice(&body)?),
+        _ => Err(NoStatus::Answer(status, body)),
     }
-    serde_json::from_slice(&body).map_err(|error| error.to_string())
 }
 
 async fn pause(up: bool, wake: &Notify, token: &CancellationToken) -> Option<()> {

@@ -3,6 +3,7 @@
 
 pub(crate) mod attempts;
 mod availability;
+mod certificates;
 pub(crate) mod hop_by_hop;
 mod identity;
 pub(crate) mod json_watch;
@@ -27,6 +28,7 @@ use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, TlsError};
 use crate::config::{Config, KUBELET_CONF, LbMode};
 use crate::metrics::traffic::Traffic;
 pub use availability::Availability;
+pub use certificates::CertificateFiles;
 use identity::Identity;
 use token::{RotatedToken, TokenWatch};
 
@@ -159,6 +161,7 @@ pub struct Cloud {
     /// Number of requests so far that took a server in turn.
     turn: AtomicUsize,
     delegate_token: Option<RotatedToken>,
+    files: CertificateFiles,
     /// Bytes on the link.
     traffic: Traffic,
 }
@@ -174,6 +177,8 @@ pub struct CoordinatorClient {
     pub feed: HttpClient,
     /// HTTP/1.1, for single requests: its errors distinguish a TLS alert of the peer from a broken connection.
     pub once: HttpClient,
+    /// Files behind these connections.
+    pub files: CertificateFiles,
 }
 
 /// All connections of the hub.
@@ -216,18 +221,29 @@ impl Cloud {
     #[cfg(test)]
     pub(crate) fn of_clients(clients: impl IntoIterator<Item = HttpClient>) -> Self {
         let servers = clients.into_iter().map(CloudServer::for_test);
-        Self::new(servers.collect(), LbMode::Priority, None)
+        Self::new(servers.collect(), LbMode::Priority, None, CertificateFiles::for_test())
     }
 
-    fn new(servers: Vec<CloudServer>, mode: LbMode, delegate_token: Option<RotatedToken>) -> Self {
+    fn new(
+        servers: Vec<CloudServer>,
+        mode: LbMode,
+        delegate_token: Option<RotatedToken>,
+        files: CertificateFiles,
+    ) -> Self {
         Self {
             servers,
             mode,
             current: AtomicUsize::new(0),
             turn: AtomicUsize::new(0),
             delegate_token,
+            files,
             traffic: Traffic::default(),
         }
+    }
+
+    /// Files behind the connections of the node.
+    pub(crate) fn files(&self) -> &CertificateFiles {
+        &self.files
     }
 
     /// Counter of the bytes on the link.
@@ -435,12 +451,16 @@ impl Upstreams {
             .map(server)
             .collect::<Result<Vec<_>, UpstreamError>>()?;
         let client_ca = client_ca(config, &tls.ca)?;
-        let coordinator = coordinator_client(config, &tls, tasks)?;
+        let coordinator = coordinator_client(config, &tls, &identity, tasks)?;
         let delegate_token = delegate.and_then(|delegate| delegate.watch(tasks));
         let renewed = node.renewed.clone();
         node.watch(tasks);
         anonymous.watch(tasks);
-        let cloud = Arc::new(Cloud::new(servers, config.lb_mode, delegate_token));
+        let files = CertificateFiles {
+            ca: tls.ca.clone(),
+            own: identity.cert.clone(),
+        };
+        let cloud = Arc::new(Cloud::new(servers, config.lb_mode, delegate_token, files));
         Ok(Self {
             cloud,
             coordinator,
@@ -474,6 +494,7 @@ fn client_ca(config: &Config, cluster_ca: &PemSource) -> Result<PemSource, Upstr
 fn coordinator_client(
     config: &Config,
     node: &ClientTls,
+    own: &PemIdentity,
     tasks: &TaskGroup,
 ) -> Result<Option<CoordinatorClient>, UpstreamError> {
     let Some(coordinator) = &config.coordinator else {
@@ -483,18 +504,18 @@ fn coordinator_client(
         .ca_file
         .clone()
         .map_or_else(|| node.ca.clone(), PemSource::File);
-    let mut identity = Identity::new(
-        "coordinator-ca-file",
-        ClientTls {
-            ca,
-            identity: node.identity.clone(),
-        },
-    )?;
+    let files = CertificateFiles {
+        ca: ca.clone(),
+        own: own.cert.clone(),
+    };
+    let identity = Some(own.clone());
+    let mut identity = Identity::new("coordinator-ca-file", ClientTls { ca, identity })?;
     let mut client = |protocol| identity.client("coordinator-server-addr", &coordinator.server, protocol);
     let clients = CoordinatorClient {
         shared: client(Protocol::Http2)?,
         feed: client(Protocol::Http2)?,
         once: client(Protocol::Http1)?,
+        files,
     };
     identity.watch(tasks);
     Ok(Some(clients))

@@ -52,7 +52,7 @@ use crate::replicas::host_network::HostNetworkFollower;
 use crate::replicas::pool_flag::PoolFlagCheck;
 use crate::replicas::pool_label::{PoolLabel, PoolLabelFollower};
 use crate::status::Report;
-use crate::upstream::{CoordinatorClient, Upstreams};
+use crate::upstream::Upstreams;
 
 mod election;
 mod heartbeat;
@@ -167,10 +167,10 @@ impl Wiring {
             "probe-cloud",
             health::probe_cloud(cloud, reach.clone(), wake.clone(), failures.clone(), token.clone()),
         );
-        if let Some(CoordinatorClient { shared, .. }) = self.upstreams.coordinator.clone() {
+        if let Some(coordinator) = self.upstreams.coordinator.clone() {
             let (reach, wake) = &self.coordinator;
             let (clock, reach, wake) = (self.clock.clone(), reach.clone(), wake.clone());
-            let probing = health::probe_coordinator(shared, clock, reach, wake, failures.clone(), token);
+            let probing = health::probe_coordinator(coordinator, clock, reach, wake, failures.clone(), token);
             self.tasks.spawn_critical("probe-coordinator", probing);
         }
     }

@@ -17,7 +17,7 @@ use yurt_runtime::http::client::{ClientError, HttpClient};
 use super::judge::{self, Judge, Probe, SUSPECT};
 use super::{CLOUD, CloudReach, TIMEOUT};
 use crate::failures::Failures;
-use crate::upstream::{Cloud, CloudServer};
+use crate::upstream::{CertificateFiles, Cloud, CloudServer};
 
 /// Head start of each server before the next one in the order of the flag, at the hub's start.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -94,7 +94,7 @@ impl Panel {
                 Some(true) => LOOK_CLOSELY,
                 _ => PACE,
             };
-            let mut attempts = pin!(attempts(server, pace));
+            let mut attempts = pin!(attempts(server, self.cloud.files(), pace));
             let answer = loop {
                 tokio::select! {
                     answer = &mut attempts => break answer,
@@ -182,9 +182,10 @@ impl Panel {
             }
             _ => {}
         }
-        if let Some(reachable) = changed {
+        if let Some(is_up) = changed {
             let (server, why) = (server.beats.server(), self.failures.why(CLOUD));
-            tracing::info!(server, reachable, why, "Cloud reachability changed");
+            // A server that refuses this hub is down for it, and reachable.
+            tracing::info!(server, is_up, why, "Cloud server's state changed");
         }
     }
 }
@@ -200,8 +201,8 @@ fn failed_probes(judges: &[Judge]) -> Option<u32> {
 
 /// Requests the server's health over its open connection, and every `pace` over a new one. Ends when one attempt
 /// succeeds, when all have failed, or after [`TIMEOUT`].
-async fn attempts(server: &CloudServer, pace: Duration) -> Result<(), (Probe, String)> {
-    let mut running = FuturesUnordered::from_iter([livez(&server.beats)]);
+async fn attempts(server: &CloudServer, files: &CertificateFiles, pace: Duration) -> Result<(), (Probe, String)> {
+    let mut running = FuturesUnordered::from_iter([livez(&server.beats, files)]);
     let mut begun = 1;
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -213,7 +214,7 @@ async fn attempts(server: &CloudServer, pace: Duration) -> Result<(), (Probe, St
             },
             () = tokio::time::sleep(pace), if begun < ATTEMPTS => {
                 begun += 1;
-                running.push(livez(&server.knocks));
+                running.push(livez(&server.knocks, files));
             }
             () = tokio::time::sleep_until(end) => {
                 return Err((Probe::Failed, format!("no answer within {TIMEOUT:?}")));
@@ -222,12 +223,15 @@ async fn attempts(server: &CloudServer, pace: Duration) -> Result<(), (Probe, St
     }
 }
 
-async fn livez(client: &HttpClient) -> Result<(), (Probe, String)> {
+async fn livez(client: &HttpClient, files: &CertificateFiles) -> Result<(), (Probe, String)> {
     match client.request_json(Method::GET, "/livez", None, TIMEOUT).await {
         Ok((StatusCode::OK, ..)) => Ok(()),
-        Ok((status, ..)) => Err((Probe::Unhealthy, format!("/livez: {status}"))),
+        Ok((status, _, body)) => {
+            let why = files.describe_answer(status, &body);
+            Err((Probe::Unhealthy, format!("/livez: {why}")))
+        }
         // The certificates do not fit, but the server is there.
-        Err(error @ ClientError::Tls { .. }) => Err((Probe::Unhealthy, error.to_string())),
+        Err(error @ ClientError::Tls { .. }) => Err((Probe::Unhealthy, files.describe(&error))),
         Err(error) => Err((Probe::Failed, error.to_string())),
     }
 }

@@ -244,7 +244,8 @@ impl Feeder {
     }
 
     async fn ask(&self) -> Result<CopyState, Interrupted> {
-        let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
+        let status = pool_status(&self.client, TIMEOUT).await;
+        let status = status.map_err(|why| Interrupted::Reopen(why.to_string()))?;
         if let Some(why) = status.other_version() {
             return Err(Interrupted::Refused(why, None));
         }

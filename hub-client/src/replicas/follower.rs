@@ -491,7 +491,7 @@ mod tests {
     use super::*;
     use crate::replicas::history_check::Opened;
     use crate::replicas::reflector::tests::{BOOKMARK, END, HeldServices, SERVICES, server_of};
-    use crate::upstream::{Cloud, CoordinatorClient};
+    use crate::upstream::{CertificateFiles, Cloud, CoordinatorClient};
 
     const FAILED: &str = r#"{"type":"ERROR","object":{"kind":"Status","code":500,"message":"it broke"}}"#;
     const UNREADABLE: &str = r#"{"type":"ADDED","object":{"metadata":{}}}"#;
@@ -515,6 +515,7 @@ mod tests {
                     shared: client.clone(),
                     feed: client.clone(),
                     once: client.clone(),
+                    files: CertificateFiles::for_test(),
                 }),
                 cluster_ca: pem.clone(),
                 client_ca: pem.clone(),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use yurt_runtime::http::json as answer_json;
-use yurt_test_support::eventually;
+use yurt_test_support::{TestPki, eventually};
 
 use super::cloud::Cloud;
 use super::harness::{NODE_USER, TestHub};
@@ -81,6 +81,36 @@ async fn conflict_of_a_renewal_is_no_sign_of_health() {
         (cloud.seen("/livez").len() >= before + 2).then_some(())
     })
     .await;
+}
+
+/// The operator sees which file to correct.
+#[tokio::test]
+async fn certificates_that_do_not_fit_are_shown_with_their_file() {
+    let pool = Pool::start().await;
+    let mut hub = pool.hub("n1", &[]).await;
+    let shown = |state: &Value, part: &str| {
+        let why = |what: &str| state["troubles"][what]["why"].as_str().unwrap_or_default().to_owned();
+        why("cloud").contains(part) && why("coordinator").contains(part)
+    };
+    let refusal = json!({"kind": "Status", "status": "Failure", "code": 401, "message": "Unauthorized"}).to_string();
+    for (server, path) in [(&pool.cloud, "/livez"), (&pool.coordinator, "/yurt/v1/feed")] {
+        let refusal = refusal.clone();
+        server.on(path, move |_| {
+            let refusal = refusal.clone();
+            async move { answer_json(StatusCode::UNAUTHORIZED, refusal) }
+        });
+    }
+    let own = "401 Unauthorized: Unauthorized; it does not accept the certificate in client-certificate-data in /";
+    hub.until("the client certificate must be named", |state| shown(state, own))
+        .await;
+    let (other, pair) = (TestPki::new(), pool.cloud.pki().node("n1"));
+    other.write_kubeconfig(hub.folder(), "kubelet.conf", &pool.cloud.url(), &pair);
+    hub.restart().await;
+    let ca = format!(
+        "; certificate-authority-data in {}/kubelet.conf does not verify its certificate",
+        hub.folder().path().display()
+    );
+    hub.until("the CA must be named", |state| shown(state, &ca)).await;
 }
 
 /// One hanging kubelet does not affect the state of the cloud or of the coordinator.
