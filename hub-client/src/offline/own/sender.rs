@@ -23,6 +23,7 @@ use http::{HeaderValue, Method, Request, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{ResourceVersion, meta};
@@ -161,6 +162,7 @@ impl Sender {
         let (reaching, is_stopped) = (reach.clone(), &token);
         let send = |key| self.send(key, &denials, reaching.clone(), is_stopped).boxed();
         let mut sends = UnderWay::new(send);
+        let mut saves = JoinSet::new();
         loop {
             let count = sends.count();
             let due = async {
@@ -179,6 +181,7 @@ impl Sender {
                 () = token.cancelled() => {
                     // Their requests are cut, and what is known is stored.
                     while sends.next().await.is_some() {}
+                    while saves.join_next().await.is_some() {}
                     return;
                 }
                 () = is_foreign.cancelled() => break,
@@ -191,11 +194,11 @@ impl Sender {
                         sends.command(key, done);
                     }
                 }
-                () = unsaved => {
+                // A thread that panicked is logged; the next attempt follows.
+                Some(_) = saves.join_next() => resave_at = Instant::now() + RESAVED_EVERY,
+                () = unsaved, if saves.is_empty() => {
                     let pending = self.pending.clone();
-                    // A thread that panicked is logged; the next attempt follows.
-                    let _ = tokio::task::spawn_blocking(move || pending.save_unsaved()).await;
-                    resave_at = Instant::now() + RESAVED_EVERY;
+                    saves.spawn_blocking(move || pending.save_unsaved());
                 }
                 is_up = due, if count < SENDS_MAX => {
                     if !is_up {

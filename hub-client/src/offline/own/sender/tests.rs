@@ -144,6 +144,37 @@ async fn object_that_takes_long_delays_no_other() {
     assert_eq!(pending.keys(), ["shop/a-slow"]);
 }
 
+/// The only thread for the disk is busy all along.
+#[test]
+fn slow_disk_delays_no_send() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let (_release, held) = std::sync::mpsc::channel::<()>();
+        let _disk = tokio::task::spawn_blocking(move || held.recv());
+        let (folder, asked, tasks) = (TestDir::new(), CancellationToken::new(), TaskGroup::new());
+        let server = Server::bind(yurt_test_support::LOOPBACK, "--test").await.unwrap();
+        let asking = asked.clone();
+        let serving = server.serve(
+            &tasks,
+            handler(move |_, _| {
+                asking.cancel();
+                std::future::pending()
+            }),
+        );
+        std::fs::write(folder.path().join(pending::FOLDER), "a file where the folder would be").unwrap();
+        let failures = Failures::new(Clock::fake().0);
+        let pending = Arc::new(Pending::open(folder.path(), failures.clone()));
+        accept(&pending, "web");
+        let cloud = format!("http://{}", serving.local_addr());
+        let is_sent = eventually("the status must be sent", async || asked.is_cancelled().then_some(()));
+        tokio::select! {
+            () = is_sent => {}
+            () = send_to(&cloud, &folder, pending, failures) => {}
+        }
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn disk_that_works_again_gets_the_entries_while_every_attempt_at_the_cloud_fails() {
     let folder = TestDir::new();
