@@ -18,6 +18,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode, Uri};
 use tokio::sync::Notify;
+use yurt_apimachinery::text::cut_middle;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::lane::Lane;
@@ -40,6 +41,9 @@ const NODE_WINDOW: u32 = 256 * 1024;
 /// The same for a bearer of a token: the hub holds that much for each stream whose reader stalls.
 const TOKEN_WINDOW: u32 = 64 * 1024;
 
+/// Maximum bytes of a message that a description of an answer shows. kube-apiserver puts whole objects into some.
+const MESSAGE_MAX: usize = 1024;
+
 /// Returns the delay that a server requests (`Retry-After`, RFC 9110 10.2.3), if it is in seconds.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
@@ -49,7 +53,7 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// Describes an error response for people: the status, and the message of the Status in `body` if there is one.
 pub(crate) fn describe_answer(status: StatusCode, body: &[u8]) -> String {
     match Status::from_json(body) {
-        Some(said) if !said.message().is_empty() => format!("{status}: {}", said.message()),
+        Some(said) if !said.message().is_empty() => format!("{status}: {}", cut_middle(said.message(), MESSAGE_MAX)),
         _ => status.to_string(),
     }
 }

@@ -70,6 +70,16 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}...", &text[..text.floor_char_boundary(most)]))
 }
 
+/// The text, or its first and last bytes with `...` between them, so many of it in all.
+pub fn cut_middle(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let begin = text.floor_char_boundary(most / 2);
+    let end = text.ceil_char_boundary(text.len() - most / 2);
+    Cow::Owned(format!("{}...{}", &text[..begin], &text[end..]))
+}
+
 /// A value as JSON, cut as by [`cut`]. Encodes no more of it than is shown.
 pub(crate) fn json_up_to(value: &Value, most: usize) -> String {
     struct Room {
@@ -139,6 +149,11 @@ mod tests {
     fn long_texts_and_values_are_cut_where_a_character_ends() {
         assert_eq!((cut("abc", 3), cut("abcd", 3)), ("abc".into(), "abc...".into()));
         assert_eq!(cut("aé", 2), "a...");
+        assert_eq!(
+            (cut_middle("abcd", 4), cut_middle("abcde", 4)),
+            ("abcd".into(), "ab...de".into())
+        );
+        assert_eq!(cut_middle("aéxéb", 4), "a...b");
         assert_eq!(json_up_to(&serde_json::json!([1, "é"]), 8), "[1,\"é\"]");
         assert_eq!(json_up_to(&serde_json::json!([1, "éé", 2]), 5), "[1,\"...");
         assert_eq!(

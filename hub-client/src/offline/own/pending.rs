@@ -426,7 +426,7 @@ mod tests {
         let pending = open(&folder);
         let key = OwnKey::node("n1").unwrap();
         let held = json!({"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}, "status": {"conditions": [
-            {"type": "DiskPressure", "status": "False", "lastHeartbeatTime": "t0"}]}});
+            {"type": "DiskPressure", "status": "False", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}});
         let accept = |patch: Value| {
             let strategic = "application/strategic-merge-patch+json".parse().unwrap();
             let write = Write {
@@ -439,7 +439,7 @@ mod tests {
         let report = |condition: Value| json!({"status": {"conditions": [condition]}});
         accept(json!({"metadata": {"labels": {"zone": "a"}}, "status": {"phase": "Running"}}));
         accept(report(json!({"type": "Autonomy", "status": "True"})));
-        let pressure = json!({"type": "DiskPressure", "status": "True", "lastHeartbeatTime": "t1"});
+        let pressure = json!({"type": "DiskPressure", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:01Z"});
         let other = accept(report(json!({"type": "PIDPressure", "status": "True"})));
         let reported = accept(report(pressure.clone()));
         let of = |node: &Value, name: &str| {
@@ -447,8 +447,10 @@ mod tests {
             conditions.clone().find(|condition| condition["type"] == name).cloned()
         };
         assert_eq!(of(&reported, "DiskPressure"), Some(pressure));
-        let last = accept(report(json!({"type": "DiskPressure", "lastHeartbeatTime": "t2"})));
-        let back = json!({"type": "DiskPressure", "status": "False", "lastHeartbeatTime": "t2"});
+        let last = accept(report(
+            json!({"type": "DiskPressure", "lastHeartbeatTime": "2026-01-01T00:00:02Z"}),
+        ));
+        let back = json!({"type": "DiskPressure", "status": "False", "lastHeartbeatTime": "2026-01-01T00:00:02Z"});
         assert_eq!(of(&last, "DiskPressure"), Some(back));
         for kept in ["Autonomy", "PIDPressure"] {
             assert_eq!(of(&last, kept), of(&other, kept), "{kept}");
@@ -515,7 +517,7 @@ mod tests {
             let folder = TestDir::new();
             let pending = open(&folder);
             for number in 0..writes {
-                let status = json!({"status": {"phase": "Running", "message": number}});
+                let status = json!({"status": {"phase": "Running", "message": number.to_string()}});
                 merge(&pending, Some(pod("u1", 7)), &status).unwrap();
             }
             let (revision, sent) = pending.state(&key()).unwrap();

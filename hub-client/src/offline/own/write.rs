@@ -3,13 +3,15 @@
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use serde_json::Value;
+use yurt_apimachinery::gvr::GroupKind;
 use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::{RequestInfo, ResourceKind, Status, Verb, meta};
-use yurt_codec::decoded;
 use yurt_codec::negotiation::{PatchType, body_format, body_json, patch_type};
 use yurt_codec::schema::{self, Message};
+use yurt_codec::{decoded, typed};
 
-use super::merge::{as_listed, with_part, without_reports_of};
+use super::merge::{as_listed, part, with_part, without_reports_of};
 use crate::offline::reply::patched;
 
 /// Maximum bytes of an object with a local status; etcd takes no larger ones.
@@ -226,6 +228,7 @@ pub fn apply(key: &OwnKey, node: &str, current: &Value, write: Write<'_>) -> Res
     };
     check_identity(key, kind, current, &written)?;
     let new = with_part(current, &written);
+    check_types(key, kind, write, &new)?;
     if !new["status"].is_object() {
         return Err(Status::bad_request("the status must be an object"));
     }
@@ -234,6 +237,27 @@ pub fn apply(key: &OwnKey, node: &str, current: &Value, write: Write<'_>) -> Res
         return Err(Status::too_large_body(OBJECT_MAX));
     }
     Ok(new)
+}
+
+/// Refuses values of other types than their fields have. Unknown fields stay: the kubelet and the cloud may be of a
+/// later version.
+fn check_types(key: &OwnKey, kind: &ResourceKind, write: Write<'_>, new: &Value) -> Result<(), Status> {
+    let Some(schema) = key.schema() else { return Ok(()) };
+    let new = part(new);
+    if typed::conforms(&new, schema) {
+        return Ok(());
+    }
+    let Err(error) = typed::read(new.to_string().as_bytes(), schema) else {
+        return Ok(());
+    };
+    if *write.method == Method::PUT {
+        let (name, version) = (&kind.kind, &kind.version);
+        let why = format!("{name} in version \"{version}\" cannot be handled as a {name}: {error}");
+        return Err(Status::bad_request(why));
+    }
+    let patch = String::from_utf8_lossy(write.body).into_owned();
+    let error = FieldError::invalid("patch", patch, &error.to_string());
+    Err(Status::invalid(&GroupKind::default(), "", &error.into()))
 }
 
 /// Refuses a write that names another object, or another version of it.
@@ -325,7 +349,7 @@ mod tests {
         assert_eq!(merge(json!({"metadata": {"resourceVersion": "6"}})), Err(409));
         assert_eq!(merge(json!({"metadata": {"name": "db"}})), Err(400));
         assert_eq!(merge(json!({"metadata": {"namespace": "kube-system"}})), Err(400));
-        assert_eq!(merge(json!({"status": "fine"})), Err(400));
+        assert_eq!(merge(json!({"status": null})), Err(400));
         assert_eq!(merge(json!({"status": {"message": "x".repeat(OBJECT_MAX)}})), Err(413));
         assert_eq!(
             write(Method::PATCH, "application/apply-patch+yaml", &json!({})),
@@ -333,6 +357,28 @@ mod tests {
         );
         assert_eq!(write(Method::PATCH, "text/plain", &json!({})), Err(415));
         assert_eq!(write(Method::PUT, "application/json", &json!("x")), Err(400));
+    }
+
+    #[test]
+    fn values_that_kube_apiserver_cannot_read_are_refused_at_once() {
+        for (path, odd) in [
+            ("/status", json!("fine")),
+            ("/status/conditions", json!("Ready")),
+            ("/status/conditions/0/status", json!(true)),
+            ("/status/startTime", json!("yesterday")),
+            ("/metadata/labels", json!({"app": 1})),
+        ] {
+            let mut whole = pod();
+            whole["metadata"]["labels"] = json!({});
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            whole.pointer_mut(parent).unwrap()[name] = odd;
+            assert_eq!(write(Method::PUT, "application/json", &whole), Err(400), "{path}");
+            let patched = write(Method::PATCH, "application/merge-patch+json", &whole);
+            assert_eq!(patched, Err(422), "{path}");
+        }
+        let later = json!({"status": {"fieldOfALaterVersion": [1]}});
+        let new = write(Method::PATCH, "application/merge-patch+json", &later).unwrap();
+        assert_eq!(new["status"]["fieldOfALaterVersion"], json!([1]));
     }
 
     #[test]

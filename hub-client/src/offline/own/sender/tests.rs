@@ -2,6 +2,7 @@
 
 use http::HeaderMap;
 use tokio::sync::Notify;
+use yurt_apimachinery::Status;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::{Dial, Duplex, HttpClient, Protocol};
 use yurt_runtime::http::json as json_answer;
@@ -204,6 +205,27 @@ fn only_final_refusals_drop_a_status() {
     for code in [400, 403, 404, 413, 422] {
         assert!(!is_kept(code), "{code}");
     }
+}
+
+/// kube-apiserver's refusal of a patch includes the whole object.
+#[test]
+fn refusal_names_the_reason_without_the_object() {
+    let message = format!(
+        "patch: Invalid value: {:?}: json: cannot unmarshal string",
+        "x".repeat(64 << 10)
+    );
+    let body = Status::failure(422, "Invalid", message).to_json();
+    let StatusOutcome::Refused(why) = judge(StatusCode::UNPROCESSABLE_ENTITY, &body) else {
+        panic!("a refusal is final");
+    };
+    assert!(
+        why.starts_with("422 Unprocessable Entity: patch: Invalid value"),
+        "{why}"
+    );
+    assert!(
+        why.ends_with("json: cannot unmarshal string") && why.len() < 2 << 10,
+        "{why}"
+    );
 }
 
 #[test]
