@@ -23,7 +23,6 @@ use crate::registry::{leases, reviews};
 use crate::request::warnings::Warnings;
 use crate::request::{Call, ParsedRequest};
 use crate::standalone::{pods, token_request, unsupported_proxy};
-use crate::status_error;
 
 mod offered;
 mod paths;
@@ -126,7 +125,7 @@ async fn exchange(
 /// The answer or its failure, with the warnings for the client.
 fn finished(answer: Result<Response<Body>, Status>, format: Negotiated, warnings: &Warnings) -> Response<Body> {
     let is_unread = answer.as_ref().is_err_and(Status::is_of_router);
-    let mut response = answer.unwrap_or_else(|status| status_error::respond(format, &status));
+    let mut response = answer.unwrap_or_else(|status| web::status_response_as(format, &status));
     if !is_unread {
         warnings.add_to(&mut response);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use http::header::X_CONTENT_TYPE_OPTIONS;
 use http::{Response, StatusCode};
 use yurt_apimachinery::query::Query;
 use yurt_runtime::http::{self as web, Body};
@@ -97,11 +98,11 @@ impl Health {
 fn answer_single(checks: &[CheckResult<'_>], name: &str) -> Response<Body> {
     match checks.iter().find(|(known, _)| *known == name) {
         Some((_, true)) => web::text(StatusCode::OK, "ok"),
-        Some((_, false)) => plain(
+        Some((_, false)) => web::text(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("internal server error: {name} does not hold\n"),
         ),
-        None => plain(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+        None => web::text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
 
@@ -132,23 +133,17 @@ fn answer_all(what: &str, checks: &[CheckResult<'_>], query: &Query) -> Response
         ));
     }
     if failed {
-        return plain(
+        return web::text(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("{text}{what} check failed\n"),
         );
     }
-    if query.get("verbose").is_some() {
-        return plain(StatusCode::OK, format!("{text}{what} check passed\n"));
-    }
-    plain(StatusCode::OK, "ok".to_owned())
-}
-
-fn plain(code: StatusCode, text: String) -> Response<Body> {
-    let mut response = web::text(code, text);
-    let nosniff = http::HeaderValue::from_static("nosniff");
-    response
-        .headers_mut()
-        .insert(http::header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    let text = match query.get("verbose") {
+        Some(_) => format!("{text}{what} check passed\n"),
+        None => "ok".to_owned(),
+    };
+    let mut response = web::text(StatusCode::OK, text);
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, web::NOSNIFF);
     response
 }
 

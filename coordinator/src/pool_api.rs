@@ -9,7 +9,6 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 use yurt_apimachinery::{RequestInfo, Status};
-use yurt_codec::negotiation::Negotiated;
 use yurt_pool_protocol::feed::check_version;
 use yurt_pool_protocol::names::{BARS_PATH, FEED_PATH, MEMBERS_PATH, REPORTS_PATH, SCOPE_CALL};
 use yurt_runtime::http::{self as web, Body};
@@ -17,8 +16,7 @@ use yurt_runtime::http::{self as web, Body};
 use crate::app::App;
 use crate::authn::User;
 use crate::bodies::SMALL_BYTES_MAX;
-use crate::feed::FeedError;
-use crate::{feed, status_error};
+use crate::feed::{self, FeedError};
 
 mod membership;
 mod reports;
@@ -136,6 +134,6 @@ async fn feed_call(
 fn respond_feed(error: &FeedError) -> Response<Body> {
     match error {
         FeedError::Refused(refusal) => web::json(StatusCode::CONFLICT, refusal.to_json().to_string()),
-        FeedError::Status(status) => status_error::respond(Negotiated::default(), status),
+        FeedError::Status(status) => web::status_response(status),
     }
 }

@@ -1,10 +1,7 @@
 //! The only place where an error of a lower layer becomes an answer of the API.
 
-use http::Response;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::status::{StatusDetails, reason};
-use yurt_codec::negotiation::Negotiated;
-use yurt_runtime::http::{self as web, Body};
 use yurt_storage::StorageError;
 
 /// Seconds of `Retry-After` for a store that cannot write now.
@@ -60,18 +57,6 @@ pub(crate) fn of_storage_read(error: &StorageError) -> Status {
         )),
         error => of_storage(error),
     }
-}
-
-/// The HTTP answer for a failure, in the format that the client accepts.
-pub(crate) fn respond(format: Negotiated, status: &Status) -> Response<Body> {
-    let mut response = web::status_response_as(format, status);
-    if status.is_denial() {
-        let nosniff = http::HeaderValue::from_static("nosniff");
-        response
-            .headers_mut()
-            .insert(http::header::X_CONTENT_TYPE_OPTIONS, nosniff);
-    }
-    response
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::X_CONTENT_TYPE_OPTIONS;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use yurt_apimachinery::{RequestInfo, Status};
@@ -76,10 +75,7 @@ fn no_document(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> 
 
 /// The answer of a router for an unknown path.
 fn page_not_found() -> Response<Body> {
-    let mut response = web::text(StatusCode::NOT_FOUND, "404 page not found\n");
-    let nosniff = HeaderValue::from_static("nosniff");
-    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
-    response
+    web::text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
 /// An unknown resource of a served group gets another 404 than an unknown path.

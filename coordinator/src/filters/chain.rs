@@ -24,8 +24,8 @@ use std::sync::Arc;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use yurt_apimachinery::Status;
-use yurt_runtime::http::Body;
 use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::{Body, status_response_as};
 
 use super::audit::AuditContext;
 use super::authentication::{self, ConnectionFacts};
@@ -35,7 +35,6 @@ use crate::app::App;
 use crate::authz::Attributes;
 use crate::dispatch;
 use crate::request::ParsedRequest;
-use crate::status_error;
 
 /// Answers one request; never fails.
 pub(crate) async fn answer(app: Arc<App>, mut request: Request<Incoming>, peer: Peer) -> Response<Body> {
@@ -72,7 +71,7 @@ async fn answer_measured(app: &Arc<App>, request: Request<Incoming>, peer: &Peer
         },
         Err(status) => Err(status),
     };
-    let mut response = answer.unwrap_or_else(|status| status_error::respond(format, &status));
+    let mut response = answer.unwrap_or_else(|status| status_response_as(format, &status));
     facts.add_to(&mut response);
     app.metrics.answered(labels, &response, app.clock.boot().since(begun));
     audit.answered(verb, response)

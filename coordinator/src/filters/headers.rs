@@ -1,13 +1,10 @@
-//! Headers of every answer: the audit id, and `Cache-Control`.
+//! Header of every answer: the audit id.
 
-use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use yurt_runtime::http::Body;
 
 /// Header that correlates a request with logs; the client's own value is kept.
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-/// `Cache-Control` of every answer but discovery: it describes a moment.
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
 /// The client's own id, else a new one.
 pub(super) fn audit_id(headers: &HeaderMap) -> String {
@@ -24,7 +21,6 @@ fn new_audit_id() -> String {
 /// Adds the headers that every answer has.
 pub(super) fn with_common_headers(mut response: Response<Body>, audit_id: &str) -> Response<Body> {
     let headers = response.headers_mut();
-    headers.entry(CACHE_CONTROL).or_insert(NO_CACHE);
     headers.extend(HeaderValue::from_str(audit_id).ok().map(|id| (AUDIT_ID, id)));
     response
 }

@@ -3,8 +3,8 @@
 use http::{Request, Response};
 use hyper::body::Incoming;
 use yurt_apimachinery::{RequestInfo, Status};
-use yurt_runtime::http::Body;
 use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::{Body, status_response_as};
 
 use super::audit::AuditContext;
 use super::authentication::{self, ConnectionFacts};
@@ -12,7 +12,6 @@ use super::{authorization, request_info};
 use crate::app::App;
 use crate::authz::Attributes;
 use crate::health::{Health, HealthScope};
-use crate::status_error;
 
 /// Answers `/healthz`, `/livez` and `/readyz` to every caller, single checks to authorized callers only. Refuses an
 /// unknown token, as everywhere. `None` for any other path.
@@ -41,5 +40,5 @@ pub(super) fn answer(app: &App, request: &mut Request<Incoming>, peer: &Peer) ->
 }
 
 fn refused(request: &Request<Incoming>, status: &Status) -> Response<Body> {
-    status_error::respond(request_info::error_format(request, None), status)
+    status_response_as(request_info::error_format(request, None), status)
 }

@@ -16,7 +16,7 @@ use yurt_runtime::tls::PeerIdentity;
 use super::{authentication, chain, headers};
 use crate::app::App;
 use crate::authn::User;
-use crate::{discovery, status_error};
+use crate::discovery;
 
 /// A bound port.
 pub(crate) enum Port {
@@ -120,7 +120,7 @@ fn not_yet(request: &Request<Incoming>, peer: &Peer) -> Response<Body> {
         _ => {
             let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
             let status = Status::service_unavailable(NOT_YET, RETRY_SECONDS);
-            status_error::respond(Negotiated::of_status(accept, true), &status)
+            web::status_response_as(Negotiated::of_status(accept, true), &status)
         }
     };
     if peer.identity.is_none() {

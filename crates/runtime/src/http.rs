@@ -8,7 +8,7 @@ use std::error::Error;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -46,6 +46,8 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 pub const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Media type of health answers.
 const TEXT_PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// `X-Content-Type-Options` of answers that kube-apiserver sends with it.
+pub const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// A body of known bytes.
 #[must_use]
@@ -86,10 +88,14 @@ pub fn json(status: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
     respond(status, APPLICATION_JSON, full(bytes))
 }
 
-/// A response of content type `text/plain`.
+/// A response of content type `text/plain`, whose type must not be guessed if it is an error: as Go's `http.Error`.
 #[must_use]
 pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
-    respond(status, TEXT_PLAIN, full(text))
+    let mut response = respond(status, TEXT_PLAIN, full(text));
+    if status.is_client_error() || status.is_server_error() {
+        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+    }
+    response
 }
 
 /// A response of any content type.
@@ -101,7 +107,8 @@ pub fn respond(status: StatusCode, content_type: HeaderValue, body: Body) -> Res
     response
 }
 
-/// A `Status` in kube-apiserver's form: JSON, its code, and Retry-After if it has one.
+/// A `Status` in kube-apiserver's form: JSON, its code, and Retry-After if it has one. Denials and answers to an
+/// overload also say that their type must not be guessed.
 #[must_use]
 pub fn status_response(status: &Status) -> Response<Body> {
     status_response_as(Negotiated::default(), status)
@@ -115,6 +122,9 @@ pub fn status_response_as(how: Negotiated, status: &Status) -> Response<Body> {
     let mut response = respond(code, content_type, full(how.status(status)));
     if let Some(seconds) = status.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if status.is_denial() || code == StatusCode::TOO_MANY_REQUESTS {
+        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
     }
     response
 }

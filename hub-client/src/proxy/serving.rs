@@ -204,10 +204,6 @@ fn respond(source: &Source<'_>, content_type: &'static str, body: Body) -> Respo
     let content_type = HeaderValue::from_static(content_type);
     let mut response = yurt_runtime::http::respond(StatusCode::OK, content_type, body);
     let headers = response.headers_mut();
-    headers.insert(
-        http::header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
     let generation = source.collection.read(|c| c.generation());
     if generation > 0 {
         headers.insert(GENERATION_HEADER, generation.into());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream as streams};
-use http::header::{CONNECTION, UPGRADE};
+use http::header::{CACHE_CONTROL, CONNECTION, UPGRADE, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Request, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioIo;
@@ -112,6 +112,63 @@ async fn json_goes_both_ways_with_the_token() {
         (StatusCode::CREATED, &APPLICATION_JSON)
     );
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&body).unwrap(), value);
+}
+
+#[tokio::test]
+async fn answers_may_not_be_cached_unless_they_say_so() {
+    let tasks = TaskGroup::new();
+    let serving = serve(
+        &tasks,
+        handler(|request, _| async move {
+            let mut response = json(StatusCode::OK, "{}");
+            match request.uri().path() {
+                "/base/panic" => panic!("of the test"),
+                "/base/public" => drop(
+                    response
+                        .headers_mut()
+                        .insert(CACHE_CONTROL, HeaderValue::from_static("public")),
+                ),
+                _ => {}
+            }
+            response
+        }),
+    )
+    .await;
+    let client = client(&serving, Protocol::Http1);
+    for (path, expected) in [
+        ("/x", "no-cache, private"),
+        ("/panic", "no-cache, private"),
+        ("/public", "public"),
+    ] {
+        let response = client.send(get(path)).await.unwrap();
+        assert_eq!(response.headers().get(CACHE_CONTROL).unwrap(), expected, "{path}");
+    }
+}
+
+/// As kube-apiserver: denials, and everything that Go's `http.Error` writes.
+#[test]
+fn denials_and_errors_in_text_may_not_be_guessed_at() {
+    let is_nosniff = |response: Response<Body>| {
+        response
+            .headers()
+            .get(X_CONTENT_TYPE_OPTIONS)
+            .is_some_and(|v| v == "nosniff")
+    };
+    let denial = yurt_apimachinery::status::Denial {
+        user: "x",
+        ..Default::default()
+    };
+    assert!(is_nosniff(status_response(&Status::denied(&denial))));
+    assert!(is_nosniff(status_response(&Status::too_many_requests("later", 1))));
+    assert!(is_nosniff(text(StatusCode::NOT_FOUND, "404 page not found\n")));
+    assert!(!is_nosniff(text(StatusCode::OK, "ok")));
+    for status in [
+        Status::unauthorized(),
+        Status::bad_request("no"),
+        Status::unknown_resource(),
+    ] {
+        assert!(!is_nosniff(status_response(&status)), "{status:?}");
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH};
 use http::{HeaderValue, Method, Request, Response, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
@@ -40,6 +40,9 @@ use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
 use crate::http::{Body, empty, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
 use crate::tls::{ClientCertificate, ReloadingServerTls};
+
+/// `Cache-Control` of every answer that has none, as at kube-apiserver: answers depend on the caller.
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
 /// A connection, without TLS or with it. One type for both, because the HTTP libraries are compiled for each type.
 type Transport = Either<TcpStream, TlsStream<TcpStream>>;
@@ -335,6 +338,7 @@ async fn answer(
             guarded(async move { handler(request, peer).await }).await
         }
     };
+    response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_CACHE);
     let known = response.extensions().get::<KnownCaller>();
     let has_no_place = known.is_some_and(|caller| !client.place.promote(&caller.name, caller.rank));
     if has_no_place || response.extensions().get::<CloseConnection>().is_some() {
