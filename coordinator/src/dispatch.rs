@@ -72,7 +72,7 @@ pub(crate) async fn handle(
         return Ok(answer);
     }
     offered::check(&resource, &info, request.method())?;
-    let warnings = Arc::new(Warnings::about(&resource.name));
+    let warnings = Arc::new(Warnings::about(resource.kind));
     let (head, body) = request.into_parts();
     let body = if info.verb.is_read_only() {
         Received::none()

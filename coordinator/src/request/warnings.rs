@@ -3,6 +3,7 @@
 use http::header::WARNING;
 use http::{HeaderValue, Response};
 use parking_lot::Mutex;
+use yurt_apimachinery::ResourceKind;
 use yurt_runtime::http::Body;
 
 /// Bytes that the warnings of one answer have without being cut, as at kube-apiserver. Once cut, they end with the one
@@ -27,12 +28,9 @@ struct CollectedWarnings {
 
 impl Warnings {
     /// The warnings that every request about a kind gets.
-    pub(crate) fn about(resource: &str) -> Self {
+    pub(crate) fn about(kind: &ResourceKind) -> Self {
         let warnings = Self::default();
-        if resource == "endpoints" {
-            let deprecated = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
-            warnings.extend(Some(deprecated.to_owned()));
-        }
+        warnings.extend(kind.deprecation().map(str::to_owned));
         warnings
     }
 

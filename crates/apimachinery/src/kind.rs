@@ -168,6 +168,12 @@ impl ResourceKind {
         gvr::api_version(&self.group, &self.version)
     }
 
+    /// Text of kube-apiserver's warning about the kind; `None` if it is not deprecated.
+    pub fn deprecation(&self) -> Option<&'static str> {
+        let is_deprecated = self.group.is_empty() && self.plural == "endpoints";
+        is_deprecated.then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+    }
+
     /// Path of the collection in all namespaces, such as `/api/v1/services`.
     pub fn collection_path(&self) -> String {
         self.path(None)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, WARNING};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -204,6 +204,9 @@ fn respond(source: &Source<'_>, content_type: &'static str, body: Body) -> Respo
     let content_type = HeaderValue::from_static(content_type);
     let mut response = yurt_runtime::http::respond(StatusCode::OK, content_type, body);
     let headers = response.headers_mut();
+    if let Some(text) = source.collection.kind().deprecation() {
+        headers.extend(HeaderValue::try_from(format!("299 - \"{text}\"")).map(|text| (WARNING, text)));
+    }
     let generation = source.collection.read(|c| c.generation());
     if generation > 0 {
         headers.insert(GENERATION_HEADER, generation.into());
@@ -272,9 +275,21 @@ mod tests {
     /// Code of the answer to a GET from services at RV 921 with a history of nothing; `None` if the cloud has to
     /// answer.
     async fn code(path: &str, is_clouds: bool, failed_probes: u32) -> Option<u16> {
+        match answer("services", path, is_clouds, failed_probes).await {
+            Ok(answer) => answer.map(|answer| answer.status().as_u16()),
+            Err(status) => Some(status.code()),
+        }
+    }
+
+    async fn answer(
+        name: &str,
+        path: &str,
+        is_clouds: bool,
+        failed_probes: u32,
+    ) -> Result<Option<Response<Body>>, Status> {
         let (folder, clock) = (TestDir::new(), Clock::fake().0);
         let data = PoolData::open(folder.path(), "p", usize::MAX, clock.clone()).unwrap();
-        let services = data.replicas().named("services").unwrap();
+        let services = data.replicas().named(name).unwrap();
         let web = br#"{"metadata":{"namespace":"shop","name":"web","resourceVersion":"5"}}"#;
         let web = Object::parse(web.as_slice().into(), services.collection().kind()).unwrap();
         let restart = |held: &mut Collection| held.restart(1, vec![web], ResourceVersion(921));
@@ -297,10 +312,7 @@ mod tests {
         };
         let request = Request::builder().uri(path).body(()).unwrap();
         let info = RequestInfo::parse("GET", request.uri().path(), request.uri().query()).unwrap();
-        match serving.answer(&request, &info, source).await {
-            Ok(answer) => answer.map(|answer| answer.status().as_u16()),
-            Err(status) => Some(status.code()),
-        }
+        serving.answer(&request, &info, source).await
     }
 
     /// The cloud may have issued the RV for another resource, or may know the older state.
@@ -343,6 +355,22 @@ mod tests {
                 Some(expected),
                 "{query}"
             );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readers_of_endpoints_are_warned_as_by_kube_apiserver() {
+        let warning = async |name: &str, path: String| {
+            let answer = answer(name, &path, false, 0).await.unwrap().unwrap();
+            let warning = answer.headers().get(WARNING);
+            warning.map(|warning| warning.to_str().unwrap().to_owned())
+        };
+        let expected = "299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\"";
+        for rest in ["", "?watch=1", "/web"] {
+            let path = |name: &str| format!("/api/v1/namespaces/shop/{name}{rest}");
+            let warned = warning("endpoints", path("endpoints")).await;
+            assert_eq!(warned.as_deref(), Some(expected), "{rest}");
+            assert_eq!(warning("services", path("services")).await, None, "{rest}");
         }
     }
 }
