@@ -153,6 +153,7 @@ impl Proxy {
         }
         let caller = self.callers.identify(request.headers(), request.uri(), &peer)?;
         screen::check_headers(&info, request.headers(), &caller.credential)?;
+        screen::check_method(&info)?;
         *known = caller.known();
         let ends = (info.verb == Verb::Watch && peer.identity.is_some()).then(|| peer.ends.clone());
         if caller.credential == Credential::Node {

@@ -2,7 +2,8 @@
 
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, Uri};
-use yurt_apimachinery::{RequestInfo, Status};
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{RequestInfo, Status, Verb};
 
 use super::caller::Credential;
 use crate::upstream::hop_by_hop::named_by_connection;
@@ -18,6 +19,20 @@ pub(super) fn check_path(info: &RequestInfo, uri: &Uri) -> Result<(), Status> {
     }
     if !info.is_proxy() && path.to_ascii_lowercase().contains("%2f") {
         return Err(Status::bad_request(format!("path {path:?} has an encoded slash")));
+    }
+    Ok(())
+}
+
+/// Checks that an update or a patch of a built-in kind names an object: no kube-apiserver has a route for another one,
+/// and the request may come while none answers.
+///
+/// # Errors
+/// 405.
+pub(super) fn check_method(info: &RequestInfo) -> Result<(), Status> {
+    let is_of_all = matches!(info.verb, Verb::Update | Verb::Patch) && info.name.is_none();
+    let kind = || find_kind(&info.group, &info.resource).filter(|kind| kind.version == info.version);
+    if is_of_all && kind().is_some() {
+        return Err(Status::method_not_allowed());
     }
     Ok(())
 }

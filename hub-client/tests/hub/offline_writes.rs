@@ -493,6 +493,19 @@ async fn only_the_node_writes_and_only_its_own_objects() {
 
 /// kubelet `tryRegisterWithAPIServer`: after 409 AlreadyExists it reads its Node and goes on, after all else it loops.
 #[tokio::test]
+async fn write_that_no_server_accepts_gets_405_without_the_cloud() {
+    let mut cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.go_away().await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    for (method, path) in [(Method::PUT, NODES), (Method::PATCH, NODES), (Method::PUT, leases)] {
+        let write = request(method.clone(), path, &[("content-type", JSON)], full("{}"));
+        let answer = hub.kubelet().send(write).await;
+        assert_eq!(answer.code, 405, "{method} {path}");
+    }
+}
+
+#[tokio::test]
 async fn kubelet_that_restarts_without_the_cloud_learns_that_its_node_exists() {
     let mut cloud = Cloud::start().await;
     let another = "/api/v1/nodes/n2";

@@ -62,6 +62,25 @@ async fn list_has_the_clouds_items_and_resource_version() {
 }
 
 #[tokio::test]
+async fn missing_object_is_reported_in_the_form_that_the_client_accepts() {
+    let mut cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.go_away().await;
+    hub.until("the loss", |state| state["cloudReachable"] == false).await;
+    let path = "/api/v1/namespaces/shop/services/none";
+    for accept in [
+        "application/json",
+        "application/yaml",
+        "application/vnd.kubernetes.protobuf",
+    ] {
+        for client in [hub.kube_proxy(), hub.kubelet(), hub.component("coredns/1.12")] {
+            let answer = client.get_with(path, &[("accept", accept)]).await;
+            assert_eq!((answer.code, answer.header("content-type")), (404, Some(accept)));
+        }
+    }
+}
+
+#[tokio::test]
 async fn list_of_many_pages_comes_whole() {
     let cloud = Cloud::start().await;
     let names: Vec<String> = (0..1001).map(|number| format!("web-{number:04}")).collect();
