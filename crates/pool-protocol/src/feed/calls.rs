@@ -258,4 +258,34 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn names_that_no_cloud_accepts_are_refused_with_their_key() {
+        let read = |plural: &str, namespace: &str, name: &str| {
+            let kind = find_kind("", plural).expect("a built-in kind");
+            let metadata = serde_json::json!({"namespace": namespace, "name": name, "resourceVersion": "5"});
+            let text = serde_json::json!({ "metadata": metadata }).to_string();
+            read_object(&text, kind).map(|object| object.key().to_string())
+        };
+        for (namespace, name) in [
+            ("shop", "."),
+            ("shop", ".."),
+            ("shop", "a%2fb"),
+            ("Shop", "web"),
+            ("shop.x", "web"),
+            ("..", "web"),
+            ("a%b", "web"),
+        ] {
+            let why = read("services", namespace, name).unwrap_err();
+            assert!(why.contains(&format!("{namespace}/{name}")), "{why}");
+        }
+        assert!(read("nodes", "", "a%b").unwrap_err().contains("a%b"));
+        // Some kinds have such names, and later rules do not concern older objects.
+        for (plural, namespace, name) in [
+            ("services", "kube-system", "system:controller:Token_cleaner"),
+            ("nodes", "", "system:node"),
+        ] {
+            assert!(read(plural, namespace, name).is_ok(), "{name}");
+        }
+    }
 }

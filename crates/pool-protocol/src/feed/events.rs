@@ -1,5 +1,7 @@
 //! Rules for a batch of events: it continues exactly at the collection's position, or repeats an applied one.
 
+use yurt_apimachinery::kind::NameRule;
+use yurt_apimachinery::meta::{dns_label_errors, name_errors};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
 use yurt_collection::Collection;
@@ -43,7 +45,22 @@ pub fn read_events(call: &EventsCall<'_>, kind: &ResourceKind) -> Result<Vec<(Ev
 /// # Errors
 /// The reason why it is none.
 pub fn read_object(text: &str, kind: &ResourceKind) -> Result<Object, String> {
-    Object::parse(bytes::Bytes::copy_from_slice(text.as_bytes()), kind).map_err(|error| error.to_string())
+    let bytes = bytes::Bytes::copy_from_slice(text.as_bytes());
+    let object = Object::parse(bytes, kind).map_err(|error| error.to_string())?;
+    check_key(&object)?;
+    Ok(object)
+}
+
+/// Checks what every kind requires of a name and a namespace: the rules of a kind are stricter, and older objects need
+/// not follow them.
+fn check_key(object: &Object) -> Result<(), String> {
+    let namespace = object.namespace().map(dns_label_errors).unwrap_or_default();
+    let name = name_errors(NameRule::PathSegment, object.name(), false);
+    let faults = [("namespace", namespace), ("name", name)];
+    match faults.iter().find_map(|(what, errors)| Some((what, errors.first()?))) {
+        Some((what, why)) => Err(format!("{what} of {:?}: {why}", object.key().as_str())),
+        None => Ok(()),
+    }
 }
 
 /// Checks that the batch continues at `C`. Returns `C` if it repeats an applied batch.
