@@ -491,7 +491,6 @@ async fn only_the_node_writes_and_only_its_own_objects() {
     assert!(!hub.folder().path().join("cache/local-writes").exists());
 }
 
-/// kubelet `tryRegisterWithAPIServer`: after 409 AlreadyExists it reads its Node and goes on, after all else it loops.
 #[tokio::test]
 async fn write_that_no_server_accepts_gets_405_without_the_cloud() {
     let mut cloud = Cloud::start().await;
@@ -505,6 +504,7 @@ async fn write_that_no_server_accepts_gets_405_without_the_cloud() {
     }
 }
 
+/// kubelet `tryRegisterWithAPIServer`: after 409 AlreadyExists it reads its Node and goes on, after all else it loops.
 #[tokio::test]
 async fn kubelet_that_restarts_without_the_cloud_learns_that_its_node_exists() {
     let mut cloud = Cloud::start().await;
