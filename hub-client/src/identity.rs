@@ -27,7 +27,7 @@ use yurt_runtime::{Clock, files as file_access};
 
 use crate::config::{Config, Join};
 use crate::failures::Failures;
-use crate::upstream::Upstreams;
+use crate::upstream::{Upstreams, is_of_time};
 use csr::Profile;
 use discovery::JoinToken;
 use files::Files;
@@ -409,12 +409,6 @@ fn explain(error: &ClientError, flag: &str) -> JoinOutcome {
         ClientError::Unusable { .. } => JoinOutcome::Refused(format!("--server-addr: {text}")),
         _ => JoinOutcome::Unanswered(text),
     }
-}
-
-/// True if a TLS error is about the validity of a certificate, which a wrong clock explains as well.
-pub(crate) fn is_of_time(text: &str) -> bool {
-    let lower = text.to_lowercase();
-    lower.contains("expired") || lower.contains("not valid yet")
 }
 
 #[cfg(test)]

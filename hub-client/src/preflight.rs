@@ -10,8 +10,7 @@ use http::{Method, StatusCode};
 use yurt_runtime::http::client::{ClientError, HttpClient};
 
 use crate::config::Config;
-use crate::identity::is_of_time;
-use crate::upstream::Upstreams;
+use crate::upstream::{Upstreams, is_of_time};
 
 /// Maximum time for an answer of a server; one that does not answer does not prevent the start.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -30,6 +30,7 @@ use crate::config::{Config, KUBELET_CONF, LbMode};
 use crate::metrics::traffic::Traffic;
 pub use availability::Availability;
 pub use certificates::CertificateFiles;
+pub(crate) use certificates::is_of_time;
 use identity::Identity;
 use token::{RotatedToken, TokenWatch};
 

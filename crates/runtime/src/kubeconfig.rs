@@ -12,7 +12,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
 use crate::pki::write_secret;
-use crate::tls::{ClientTls, PemIdentity, PemPair, PemSource, TlsError};
+use crate::tls::{ClientTls, FieldReader, PemIdentity, PemPair, PemSource, TlsError};
 
 #[cfg(test)]
 mod tests;
@@ -134,7 +134,12 @@ impl Kubeconfig {
         for (source, field) in [(config.ca.as_mut(), CA), (cert, CERT), (key, KEY)] {
             if let Some(source @ PemSource::Inline { .. }) = source {
                 let kubeconfig = path.to_owned();
-                *source = PemSource::Embedded { kubeconfig, field };
+                let reader = FieldReader(read_embedded);
+                *source = PemSource::Embedded {
+                    kubeconfig,
+                    field,
+                    reader,
+                };
             }
         }
         Ok(config)
@@ -173,7 +178,7 @@ impl Kubeconfig {
 }
 
 /// Returns the present text of a [`PemSource::Embedded`]. The kubeconfig may name a file by now.
-pub(crate) fn read_embedded(path: &Path, field: &'static str) -> Result<Vec<u8>, TlsError> {
+fn read_embedded(path: &Path, field: &'static str) -> Result<Vec<u8>, TlsError> {
     let fail = |problem: String| TlsError::Pem {
         origin: path.display().to_string(),
         problem,

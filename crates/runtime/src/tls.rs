@@ -30,7 +30,7 @@ pub use inspect::{CertificateInfo, missing_in, pinned, public_key_pin};
 pub use pair::{PAIR_WAIT, load_pair};
 pub use peer::PeerTls;
 pub(crate) use pem::to_pem;
-pub use pem::{PemIdentity, PemPair, PemSource, check_pair};
+pub use pem::{FieldReader, PemIdentity, PemPair, PemSource, check_pair};
 pub use reload::POLL_INTERVAL;
 pub use server::{ReloadingServerTls, ServerTls};
 pub use unverified::unverified;

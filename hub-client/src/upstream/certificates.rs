@@ -5,7 +5,6 @@ use yurt_runtime::http::client::ClientError;
 use yurt_runtime::tls::PemSource;
 
 use super::describe_answer;
-use crate::identity::is_of_time;
 
 /// Files behind the connections to a server.
 #[derive(Clone, Debug)]
@@ -50,6 +49,12 @@ impl CertificateFiles {
             _ => text,
         }
     }
+}
+
+/// True if a TLS error is about the validity of a certificate, which a wrong clock explains as well.
+pub(crate) fn is_of_time(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    lower.contains("expired") || lower.contains("not valid yet")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::RootCertStore;
@@ -12,7 +12,6 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{TlsError, provider};
-use crate::kubeconfig::read_embedded;
 
 /// A certificate (or chain, leaf first) and its private key, both in PEM. `Debug` hides the key.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,6 +33,8 @@ pub enum PemSource {
         kubeconfig: PathBuf,
         /// Name of the field without `-data`.
         field: &'static str,
+        /// Reader of the field.
+        reader: FieldReader,
     },
     /// Text that does not change.
     Inline {
@@ -43,6 +44,10 @@ pub enum PemSource {
         pem: String,
     },
 }
+
+/// Reader of a field of a file. All are equal: the file and the field tell sources apart.
+#[derive(Clone, Copy)]
+pub struct FieldReader(pub fn(&Path, &'static str) -> Result<Vec<u8>, TlsError>);
 
 /// A certificate chain (leaf first) and its private key. Both may be the same file, as `kubelet-client-current.pem` is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +96,16 @@ impl fmt::Debug for PemPair {
     }
 }
 
+// === impl FieldReader ===
+
+impl PartialEq for FieldReader {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for FieldReader {}
+
 // === impl PemSource ===
 
 impl PemSource {
@@ -109,7 +124,11 @@ impl PemSource {
     pub fn read(&self) -> Result<Cow<'_, [u8]>, TlsError> {
         let path = match self {
             PemSource::Inline { pem, .. } => return Ok(Cow::Borrowed(pem.as_bytes())),
-            PemSource::Embedded { kubeconfig, field } => return read_embedded(kubeconfig, field).map(Cow::Owned),
+            PemSource::Embedded {
+                kubeconfig,
+                field,
+                reader,
+            } => return (reader.0)(kubeconfig, field).map(Cow::Owned),
             PemSource::File(path) => path,
         };
         let mut content = Vec::new();
@@ -176,7 +195,7 @@ impl fmt::Display for PemSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PemSource::File(path) => path.display().fmt(f),
-            PemSource::Embedded { kubeconfig, field } => write!(f, "{field}-data in {}", kubeconfig.display()),
+            PemSource::Embedded { kubeconfig, field, .. } => write!(f, "{field}-data in {}", kubeconfig.display()),
             PemSource::Inline { origin, .. } => f.write_str(origin),
         }
     }
