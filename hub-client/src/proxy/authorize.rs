@@ -21,8 +21,8 @@
 //!   its use.
 //! * A success of the cloud that is passed on is an "allowed", too, if this node has the data that was read. One that
 //!   proves no right, as that of a part, only ends a "denied".
-//! * After a 401 no verdict about the token counts, until the cloud knows it again: a kube-apiserver that has just
-//!   started may answer a valid token so. A restart of the hub knows none of them any more.
+//! * After a 401 no earlier verdict about the token counts, until the cloud knows it again 15 s later: a kube-apiserver
+//!   that has just started may answer a valid token so. A restart of the hub knows none of them any more.
 //! * A revoked right ends with the cloud's next verdict, or with its 403 to such a request. Until then it remains
 //!   usable for [`decision::ALLOWED_FOR`] after the last "allowed", and for [`decision::KEPT_FOR`] while the cloud is
 //!   away. A token is accepted until its `exp` at most.
@@ -96,6 +96,8 @@ struct Keys {
     own: Key,
     /// That of its service account, if the hub knows it.
     account: Option<Key>,
+    /// End of the caller's credential, Unix seconds.
+    ends: Option<i64>,
 }
 
 /// Dependencies of the authorizer.
@@ -222,8 +224,8 @@ impl Authorizer {
     pub fn learn_success(&self, caller: &Caller, info: &RequestInfo, is_proof: bool) {
         let key = self.0.keys(&caller.credential, &review::attributes(info));
         // Gets of many names must not evict the right to the list and the watch.
-        let evicts = |key: &Key| !self.0.answers.lock().has_room(key);
-        let has_room = || info.verb != Verb::Get || !(evicts(&key.own) || key.account.as_ref().is_some_and(evicts));
+        let has_room = |key: &Key| self.0.has_room(key);
+        let has_room = || info.verb != Verb::Get || (has_room(&key.own) && key.account.as_ref().is_none_or(has_room));
         if is_proof && caller.credential != Credential::Node && has_room() {
             self.0.answered(key, caller.origin, &Ok(AccessVerdict::Allowed));
         } else {
@@ -314,6 +316,7 @@ impl Inner {
         Keys {
             own: self.salt.key(credential, attributes),
             account: account.map(|account| self.salt.account_key(&account, attributes)),
+            ends: credential::ends_at(credential),
         }
     }
 
@@ -469,7 +472,6 @@ impl Inner {
             AccessVerdict::Unauthorized => self.peers.lock().refused(origin, key.own.caller, now),
             AccessVerdict::Allowed | AccessVerdict::Denied => self.learn(key, verdict),
         }
-        // After the verdict: the one that it replaced never counts again.
         self.set_known(&key.own, verdict != AccessVerdict::Unauthorized);
         self.is_dirty.store(true, Ordering::Relaxed);
     }
@@ -480,9 +482,9 @@ impl Inner {
         let before = {
             let mut answers = self.answers.lock();
             if let Some(account) = key.account {
-                answers.learn(account, verdict, Duration::ZERO, now);
+                answers.learn(account, None, verdict, Duration::ZERO, now);
             }
-            answers.learn(key.own, verdict, Duration::ZERO, now)
+            answers.learn(key.own, key.ends, verdict, Duration::ZERO, now)
         };
         self.is_dirty.store(true, Ordering::Relaxed);
         let is_old = now.since(*self.saved_at.lock()) >= RENEWALS_SAVED_EVERY;
@@ -496,9 +498,26 @@ impl Inner {
         }
     }
 
+    /// True if a verdict for `key` evicts none that may count again. The cloud answers: without it, a clock that is ahead
+    /// by mistake would cost rights.
+    fn has_room(&self, key: &Key) -> bool {
+        let mut answers = self.answers.lock();
+        if answers.has_room(key) {
+            return true;
+        }
+        answers.remove_ended(self.wall.now(), self.means.clock.boot());
+        answers.has_room(key)
+    }
+
     /// Notes whether the cloud knows the caller of `key`: its verdicts count, or do not.
     fn set_known(&self, key: &Key, is_known: bool) {
-        if self.answers.lock().set_counting(key, is_known) {
+        let (mut answers, now) = (self.answers.lock(), self.means.clock.boot());
+        let is_changed = match is_known {
+            true => answers.revive(key, now),
+            false => answers.suspend(key, now),
+        };
+        drop(answers);
+        if is_changed {
             self.has_news();
         }
     }

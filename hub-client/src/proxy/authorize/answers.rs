@@ -14,6 +14,11 @@ use super::decision::{AccessVerdict, KEPT_FOR, KnownAccess};
 pub const ANSWERS_MAX: usize = 4096;
 /// Maximum number of cached verdicts of one caller.
 pub const ANSWERS_PER_CALLER: usize = 256;
+/// Time after a 401 until a success with the same token revives its other verdicts. A kube-apiserver accepts a token for
+/// 10 s without checking it again (`TokenSuccessCacheTTL`), and a success may have been under way.
+pub const SETTLED_AFTER: Duration = Duration::from_secs(15);
+/// Time after a 401 until the verdicts about the token may be removed: a kube-apiserver has started by then.
+const SUSPENDED_FOR: Duration = Duration::from_secs(600);
 
 /// Last verdict of every review.
 pub struct Answers {
@@ -28,8 +33,10 @@ struct CachedAnswer {
     /// Age at `since`: the verdict may be older than this boot.
     before: Duration,
     since: BootTime,
-    /// False if the cloud did not know the caller since.
-    counts: bool,
+    /// End of the caller's credential, Unix seconds; `None` if it has none.
+    ends: Option<i64>,
+    /// Time since which the cloud does not know the caller. The verdict does not count then.
+    suspended: Option<BootTime>,
 }
 
 // === impl Answers ===
@@ -49,20 +56,28 @@ impl Answers {
     /// Returns the state of a review.
     #[must_use]
     pub fn known(&self, key: &Key, now: BootTime) -> Option<KnownAccess> {
-        let answer = self.rows.get(key).filter(|answer| answer.counts)?;
+        let answer = self.rows.get(key).filter(|answer| answer.suspended.is_none())?;
         Some(KnownAccess {
             verdict: answer.verdict,
             age: answer.age(now),
         })
     }
 
-    /// Caches a verdict of the given age; returns the previous one, if any.
-    pub fn learn(&mut self, key: Key, verdict: AccessVerdict, age: Duration, now: BootTime) -> Option<AccessVerdict> {
+    /// Caches a verdict of the given age about a credential that `ends` then; returns the previous one, if any.
+    pub fn learn(
+        &mut self,
+        key: Key,
+        ends: Option<i64>,
+        verdict: AccessVerdict,
+        age: Duration,
+        now: BootTime,
+    ) -> Option<AccessVerdict> {
         let answer = CachedAnswer {
             verdict,
             before: age,
             since: now,
-            counts: self.rows.get(&key).is_none_or(|known| known.counts),
+            ends,
+            suspended: None,
         };
         if let Some(known) = self.rows.get_mut(&key) {
             return Some(std::mem::replace(known, answer).verdict);
@@ -89,14 +104,34 @@ impl Answers {
         is_denied && self.rows.remove(key).is_some()
     }
 
-    /// Sets whether the verdicts about the caller of `key` count; returns whether that changed one.
-    pub fn set_counting(&mut self, key: &Key, counts: bool) -> bool {
+    /// Suspends the verdicts about the caller of `key`: the cloud does not know it. Returns whether one counted.
+    pub fn suspend(&mut self, key: &Key, now: BootTime) -> bool {
         let mut changed = false;
         for (_, answer) in self.rows.range_mut(range_of(key)) {
-            changed |= answer.counts != counts;
-            answer.counts = counts;
+            changed |= answer.suspended.is_none();
+            answer.suspended = Some(now);
         }
         changed
+    }
+
+    /// Revives the verdicts about the caller of `key`, which the cloud knows. Returns whether there were suspended ones.
+    pub fn revive(&mut self, key: &Key, now: BootTime) -> bool {
+        let mut changed = false;
+        for (_, answer) in self.rows.range_mut(range_of(key)) {
+            if answer.suspended.is_some_and(|at| now.since(at) >= SETTLED_AFTER) {
+                answer.suspended = None;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// Removes the verdicts about credentials that ended before `unix_now`, seconds, and those that were suspended for
+    /// long: others need the place.
+    pub fn remove_ended(&mut self, unix_now: i64, now: BootTime) {
+        let is_ended = |answer: &CachedAnswer| answer.ends.is_some_and(|end| end <= unix_now);
+        let is_unknown = |answer: &CachedAnswer| answer.suspended.is_some_and(|at| now.since(at) >= SUSPENDED_FOR);
+        self.rows.retain(|_, answer| !is_ended(answer) && !is_unknown(answer));
     }
 
     /// True if the last verdict is "allowed", also if it does not count.
@@ -106,11 +141,11 @@ impl Answers {
         answer.is_some_and(|answer| answer.verdict == AccessVerdict::Allowed)
     }
 
-    /// Returns every verdict that is still valid, with its age.
-    pub fn each(&self, now: BootTime) -> impl Iterator<Item = (&Key, AccessVerdict, Duration)> {
-        let counting = self.rows.iter().filter(|(_, answer)| answer.counts);
-        let all = counting.map(move |(key, answer)| (key, answer.verdict, answer.age(now)));
-        all.filter(|(_, _, age)| *age < KEPT_FOR)
+    /// Returns every verdict that is still valid, with its age and the end of the credential.
+    pub fn each(&self, now: BootTime) -> impl Iterator<Item = (&Key, AccessVerdict, Duration, Option<i64>)> {
+        let counting = self.rows.iter().filter(|(_, answer)| answer.suspended.is_none());
+        let all = counting.map(move |(key, answer)| (key, answer.verdict, answer.age(now), answer.ends));
+        all.filter(|(_, _, age, _)| *age < KEPT_FOR)
     }
 
     /// Returns the verdicts about the caller of `key`.
@@ -148,7 +183,7 @@ fn range_of(key: &Key) -> RangeInclusive<Key> {
 /// Selects the verdict to evict: the oldest denied one. For an allowed newcomer, if there is none, the oldest allowed
 /// one.
 fn victim(answers: impl Iterator<Item = (Key, CachedAnswer)>, newcomer: AccessVerdict, now: BootTime) -> Option<Key> {
-    let is_yes = |answer: &CachedAnswer| answer.verdict == AccessVerdict::Allowed && answer.counts;
+    let is_yes = |answer: &CachedAnswer| answer.verdict == AccessVerdict::Allowed && answer.suspended.is_none();
     let candidates = answers.filter(|(_, answer)| newcomer == AccessVerdict::Allowed || !is_yes(answer));
     let worst = candidates.max_by_key(|(_, answer)| (!is_yes(answer), answer.age(now)));
     worst.map(|(key, _)| key)
@@ -180,7 +215,7 @@ mod tests {
     }
 
     fn learn(answers: &mut Answers, key: Key, verdict: AccessVerdict, age: usize) {
-        answers.learn(key, verdict, Duration::from_secs(age as u64), NOW);
+        answers.learn(key, None, verdict, Duration::from_secs(age as u64), NOW);
     }
 
     #[test]
@@ -242,16 +277,31 @@ mod tests {
             learn(&mut answers, key(caller, question), AccessVerdict::Allowed, 0);
         }
         let counting = |answers: &Answers| answers.each(NOW).map(|(key, ..)| *key).collect::<Vec<_>>();
-        assert!(answers.set_counting(&key(1, 9), false) && !answers.set_counting(&key(1, 9), false));
+        assert!(answers.suspend(&key(1, 9), NOW) && !answers.suspend(&key(1, 9), NOW));
         assert_eq!(counting(&answers), [key(2, 0)]);
         learn(&mut answers, key(1, 0), AccessVerdict::Denied, 0);
-        assert!(
-            answers.known(&key(1, 0), NOW).is_none(),
-            "that says nothing about the others"
-        );
-        assert!(answers.set_counting(&key(1, 9), true) && !answers.set_counting(&key(1, 9), true));
+        assert_eq!(counting(&answers), [key(1, 0), key(2, 0)], "the cloud's last word");
+        assert!(!answers.revive(&key(1, 9), NOW + (SETTLED_AFTER - Duration::from_secs(1))));
+        let settled = NOW + SETTLED_AFTER;
+        assert!(answers.revive(&key(1, 9), settled) && !answers.revive(&key(1, 9), settled));
         assert_eq!(counting(&answers).len(), 3);
         assert!(!answers.is_allowed(&key(1, 0)) && answers.is_allowed(&key(1, 1)));
+    }
+
+    #[test]
+    fn verdicts_about_ended_and_unknown_credentials_give_their_places_back() {
+        let mut answers = Answers::bounded(MAX, PER_CALLER);
+        for (caller, ends) in [(1, None), (2, Some(99)), (3, Some(100)), (4, Some(101))] {
+            answers.learn(key(caller, 0), ends, AccessVerdict::Allowed, Duration::ZERO, NOW);
+        }
+        answers.suspend(&key(4, 0), NOW);
+        let left = |answers: &Answers| answers.rows.keys().copied().collect::<Vec<_>>();
+        answers.remove_ended(98, NOW);
+        assert_eq!(left(&answers).len(), 4);
+        answers.remove_ended(100, NOW + (SUSPENDED_FOR - Duration::from_secs(1)));
+        assert_eq!(left(&answers), [key(1, 0), key(4, 0)]);
+        answers.remove_ended(100, NOW + SUSPENDED_FOR);
+        assert_eq!(left(&answers), [key(1, 0)]);
     }
 
     #[test]
@@ -260,7 +310,7 @@ mod tests {
         for (caller, age) in [(1, 1000), (2, 0)] {
             learn(&mut answers, key(caller, 0), AccessVerdict::Allowed, age);
         }
-        answers.set_counting(&key(2, 0), false);
+        answers.suspend(&key(2, 0), NOW);
         learn(&mut answers, key(3, 0), AccessVerdict::Allowed, 0);
         let known = [1, 2, 3].map(|caller| answers.known(&key(caller, 0), NOW).is_some());
         assert_eq!(known, [true, false, true]);

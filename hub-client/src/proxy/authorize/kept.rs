@@ -60,6 +60,9 @@ struct Row {
     verdict: AccessVerdict,
     /// Age at `saved_at`, seconds.
     age: u64,
+    /// End of the caller's credential, Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ends: Option<i64>,
 }
 
 // === impl Wall ===
@@ -126,7 +129,7 @@ impl KeptAnswers {
             let age = Duration::from_secs(row.age).saturating_add(away);
             // Earlier versions stored tokens that the cloud did not know.
             if row.verdict != AccessVerdict::Unauthorized {
-                answers.learn(key, row.verdict, age, clock.boot());
+                answers.learn(key, row.ends, row.verdict, age, clock.boot());
             }
         }
         Ok(Self {
@@ -140,11 +143,12 @@ impl KeptAnswers {
 /// Encodes the file.
 #[must_use]
 pub fn encode(salt: &Salt, answers: &Answers, wall: &Wall, now: BootTime) -> Vec<u8> {
-    let row = |(key, verdict, age): (&Key, AccessVerdict, Duration)| Row {
+    let row = |(key, verdict, age, ends): (&Key, AccessVerdict, Duration, Option<i64>)| Row {
         caller: STANDARD_NO_PAD.encode(key.caller),
         question: STANDARD_NO_PAD.encode(key.question),
         verdict,
         age: age.as_secs(),
+        ends,
     };
     let document = Document {
         version: VERSION,
@@ -194,8 +198,13 @@ mod tests {
 
     fn one_yes(clock: &Clock) -> Vec<u8> {
         let mut kept = KeptAnswers::nothing(clock);
-        kept.answers
-            .learn(key(1), AccessVerdict::Allowed, Duration::from_secs(60), clock.boot());
+        kept.answers.learn(
+            key(1),
+            None,
+            AccessVerdict::Allowed,
+            Duration::from_secs(60),
+            clock.boot(),
+        );
         encode(&kept.salt, &kept.answers, &kept.wall, clock.boot())
     }
 
@@ -205,7 +214,7 @@ mod tests {
         let mut kept = KeptAnswers::nothing(&clock);
         for (number, verdict) in [AccessVerdict::Allowed, AccessVerdict::Denied].into_iter().enumerate() {
             kept.answers
-                .learn(key(number), verdict, Duration::from_secs(60), clock.boot());
+                .learn(key(number), None, verdict, Duration::from_secs(60), clock.boot());
         }
         let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         hand.advance(DAY);
@@ -222,7 +231,7 @@ mod tests {
         let (clock, hand) = Clock::fake();
         let mut kept = KeptAnswers::nothing(&clock);
         kept.answers
-            .learn(key(1), AccessVerdict::Allowed, Duration::ZERO, clock.boot());
+            .learn(key(1), None, AccessVerdict::Allowed, Duration::ZERO, clock.boot());
         hand.advance(KEPT_FOR);
         let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         assert_eq!(
@@ -297,7 +306,7 @@ mod tests {
         for number in 0..ANSWERS_MAX {
             let age = Duration::from_secs(KEPT_FOR.as_secs() - 1);
             kept.answers
-                .learn(key(number), AccessVerdict::Denied, age, clock.boot());
+                .learn(key(number), None, AccessVerdict::Denied, age, clock.boot());
         }
         let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         assert!(text.len() as u64 <= FILE_BYTES_MAX, "{}", text.len());

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use yurt_runtime::FakeClock;
 use yurt_test_support::TestDir;
 
-use super::answers::ANSWERS_PER_CALLER;
+use super::answers::{ANSWERS_MAX, ANSWERS_PER_CALLER, SETTLED_AFTER};
 use super::decision::{ALLOWED_FOR, DENIED_FOR, KEPT_FOR, RENEWED_FROM};
 use super::failed::ASKED_AGAIN_AFTER;
 use super::peers::REFUSED_FOR;
@@ -826,12 +826,17 @@ async fn token_that_the_cloud_knows_again_has_the_rights_that_it_had() {
     assert_eq!(world.code("good").await, 429, "the cloud may have revoked it");
     world.probed(Some(0));
     assert_eq!((world.code("good").await, world.asked().await), (200, 1));
+    assert_eq!(remembered(), [true, false], "another server may have cached the token");
+    world.hand.advance(SETTLED_AFTER);
+    world.authorizer.learn_success(&good, &list, true);
     assert_eq!(remembered(), [true; 2]);
     world.authorizer.learn_unknown(&good);
     world.authorizer.learn_denied(&good, &list);
+    world.hand.advance(SETTLED_AFTER);
     world.authorizer.learn_success(&good, &get, true);
     assert_eq!(remembered(), [false, true], "the cloud refused it since");
     world.authorizer.learn_unknown(&good);
+    world.hand.advance(SETTLED_AFTER);
     world.authorizer.learn_success(&good, &list, false);
     assert_eq!(remembered(), [false, true], "any success shows that the cloud knows it");
     world.authorizer.learn_unknown(&good);
@@ -885,4 +890,18 @@ async fn gets_of_many_names_evict_no_right_to_the_list() {
     world.probed(Some(1));
     assert_eq!(world.code("alone").await, 200, "the token's own");
     assert_eq!(world.code("web/3").await, 200, "that of the account");
+}
+
+/// Tokens of service accounts are replaced about every 48 minutes.
+#[tokio::test(start_paused = true)]
+async fn verdicts_about_tokens_that_ended_leave_room_for_those_of_new_tokens() {
+    let world = World::new();
+    for number in 0..ANSWERS_MAX {
+        let token = bearer(&ending(&world, 3600 + number as i64));
+        world.authorizer.learn_success(&token, &list(), true);
+    }
+    world.hand.advance(Duration::from_secs(2 * 3600));
+    let new = bearer(&ending(&world, 3600));
+    world.authorizer.learn_success(&new, &get("web"), true);
+    assert!(world.authorizer.remembers(&new, &get("web")));
 }
