@@ -7,7 +7,7 @@ use http::Uri;
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::Server;
-use yurt_runtime::tls::PeerTls;
+use yurt_runtime::tls::{PeerTls, ReloadingServerTls};
 
 use super::Offer;
 use super::address;
@@ -17,7 +17,8 @@ use crate::failures::Failures;
 
 /// Failure key: the relay does not listen.
 const FAILURE: &str = "relay";
-/// Pause before the next try to find an address and bind the port. Without them the hub only does not relay for others.
+/// Pause before the next try to load the certificates, find an address and bind the port. Without them the hub only does
+/// not relay for others.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Dependencies of the accepting side.
@@ -42,21 +43,14 @@ impl Advertiser {
     /// Serves until the tasks end; sends the content of the pool lease to `offer`.
     pub async fn run(self, offer: watch::Sender<Option<Offer>>) {
         let token = self.tasks.token();
-        let server = loop {
-            match token.run_until_cancelled(self.bind()).await {
+        let (server, tls) = loop {
+            match token.run_until_cancelled(self.open()).await {
                 None => return,
-                Some(Ok(bound)) => break bound,
+                Some(Ok(opened)) => break opened,
                 Some(Err(why)) => self.failures.refused(FAILURE, &why),
             }
             if token.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
                 return;
-            }
-        };
-        let tls = match self.tls.server() {
-            Ok(tls) => tls,
-            Err(error) => {
-                self.failures.refused(FAILURE, &error.to_string());
-                return token.cancelled().await;
             }
         };
         self.failures.works(FAILURE);
@@ -69,7 +63,9 @@ impl Advertiser {
         token.cancelled().await;
     }
 
-    async fn bind(&self) -> Result<Server, String> {
+    /// Loads the certificates and binds the port. Either may fail for a time: a file is just replaced, a port is taken.
+    async fn open(&self) -> Result<(Server, ReloadingServerTls), String> {
+        let tls = self.tls.server().map_err(|error| error.to_string())?;
         let address = match self.settings.address {
             Some(address) => address,
             None => address::towards(&self.ways_out)
@@ -80,7 +76,8 @@ impl Advertiser {
             SocketAddr::new(address, self.settings.port),
             "--relay-address, --relay-port",
         );
-        bound.await.map_err(|error| error.to_string())
+        let server = bound.await.map_err(|error| error.to_string())?;
+        Ok((server, tls))
     }
 }
 
@@ -90,6 +87,7 @@ mod tests {
     use std::sync::Arc;
 
     use yurt_runtime::Clock;
+    use yurt_runtime::tls::PemIdentity;
     use yurt_test_support::{LOOPBACK, TestDir, TestPki};
 
     use super::*;
@@ -98,8 +96,13 @@ mod tests {
     use crate::replicas::PoolData;
 
     #[tokio::test(start_paused = true)]
-    async fn port_that_is_taken_is_a_failure_until_it_is_free() {
+    async fn missing_certificate_and_taken_port_are_failures_until_they_are_there_and_free() {
         let (folder, pki, tasks) = (TestDir::new(), TestPki::new(), TaskGroup::new());
+        let own = folder.path().join("node.pem");
+        let identity = PemIdentity {
+            cert: own.clone().into(),
+            key: own.clone().into(),
+        };
         let data = PoolData::open(folder.path(), "hangzhou", usize::MAX, Clock::system()).unwrap();
         let (taken, metrics) = (TcpListener::bind(LOOPBACK).unwrap(), Arc::new(Metrics::new().unwrap()));
         let advertiser = Advertiser {
@@ -109,7 +112,10 @@ mod tests {
                 bytes_per_second: 1,
             },
             ways_out: Vec::new(),
-            tls: pki.peer_tls(&pki.node("n1")),
+            tls: PeerTls {
+                identity,
+                ..pki.peer_tls(&pki.node("n1"))
+            },
             relay: Relay {
                 targets: Vec::new(),
                 members: data.membership().clone(),
@@ -125,8 +131,12 @@ mod tests {
         let (offer, mut offered) = watch::channel(None);
         tasks.spawn("relay", advertiser.run(offer));
         tokio::time::sleep(AGAIN / 2).await;
-        let why = data.failures().why(FAILURE).unwrap_or_default();
-        assert!(why.contains("--relay-port"), "{why}");
+        let why = || data.failures().why(FAILURE).unwrap_or_default();
+        assert!(why().contains("node.pem"), "{}", why());
+        let pair = pki.node("n1");
+        std::fs::write(&own, pair.cert_pem + &pair.key_pem).unwrap();
+        tokio::time::sleep(AGAIN).await;
+        assert!(why().contains("--relay-port"), "{}", why());
         drop(taken);
         offered.wait_for(Option::is_some).await.unwrap();
         assert_eq!(data.failures().why(FAILURE), None);
