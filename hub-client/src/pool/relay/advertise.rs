@@ -17,8 +17,8 @@ use crate::failures::Failures;
 
 /// Failure key: the relay does not listen.
 const FAILURE: &str = "relay";
-/// Pause before the next try to load the certificates, find an address and bind the port. Without them the hub only does
-/// not relay for others.
+/// Pause before the next try to load the certificates, find an address and bind the port. Without them the hub only
+/// does not relay for others.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Dependencies of the accepting side.
@@ -63,7 +63,7 @@ impl Advertiser {
         token.cancelled().await;
     }
 
-    /// Loads the certificates and binds the port. Either may fail for a time: a file is just replaced, a port is taken.
+    /// Loads the certificates and binds the port. Both may fail for a time: a file is just replaced, a port is taken.
     async fn open(&self) -> Result<(Server, ReloadingServerTls), String> {
         let tls = self.tls.server().map_err(|error| error.to_string())?;
         let address = match self.settings.address {

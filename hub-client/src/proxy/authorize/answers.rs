@@ -14,8 +14,8 @@ use super::decision::{AccessVerdict, KEPT_FOR, KnownAccess};
 pub const ANSWERS_MAX: usize = 4096;
 /// Maximum number of cached verdicts of one caller.
 pub const ANSWERS_PER_CALLER: usize = 256;
-/// Time after a 401 until a success with the same token revives its other verdicts. A kube-apiserver accepts a token for
-/// 10 s without checking it again (`TokenSuccessCacheTTL`), and a success may have been under way.
+/// Time after a 401 until a success with the same token revives its other verdicts. A kube-apiserver accepts a token
+/// for 10 s without checking it again (`TokenSuccessCacheTTL`), and a success may have been under way.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(15);
 /// Time after a 401 until the verdicts about the token may be removed: a kube-apiserver has started by then.
 const SUSPENDED_FOR: Duration = Duration::from_secs(600);
@@ -114,7 +114,7 @@ impl Answers {
         changed
     }
 
-    /// Revives the verdicts about the caller of `key`, which the cloud knows. Returns whether there were suspended ones.
+    /// Revives the verdicts about the caller of `key`, which the cloud knows. Returns whether that changed one.
     pub fn revive(&mut self, key: &Key, now: BootTime) -> bool {
         let mut changed = false;
         for (_, answer) in self.rows.range_mut(range_of(key)) {

@@ -13,6 +13,7 @@ use super::decision::{ALLOWED_FOR, DENIED_FOR, KEPT_FOR, RENEWED_FROM};
 use super::failed::ASKED_AGAIN_AFTER;
 use super::peers::REFUSED_FOR;
 use super::*;
+use crate::proxy::caller::Origin;
 
 /// Behaviour of the cloud for a review.
 #[derive(Clone, Copy)]
