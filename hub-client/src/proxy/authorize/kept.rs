@@ -209,6 +209,21 @@ mod tests {
     }
 
     #[test]
+    fn end_of_a_credential_comes_back() {
+        let (clock, _hand) = Clock::fake();
+        let mut kept = KeptAnswers::nothing(&clock);
+        let now = clock.boot();
+        for (number, ends) in [None, Some(100)].into_iter().enumerate() {
+            kept.answers
+                .learn(key(number), ends, AccessVerdict::Allowed, Duration::ZERO, now);
+        }
+        let text = encode(&kept.salt, &kept.answers, &kept.wall, now);
+        let again = KeptAnswers::parse(&text, &clock).unwrap();
+        let ends: Vec<_> = again.answers.each(now).map(|(.., ends)| ends).collect();
+        assert_eq!(ends, [None, Some(100)]);
+    }
+
+    #[test]
     fn everything_comes_back_older_by_the_time_between() {
         let (clock, hand) = Clock::fake();
         let mut kept = KeptAnswers::nothing(&clock);
