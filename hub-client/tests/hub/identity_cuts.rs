@@ -187,7 +187,6 @@ impl<'a> Node<'a> {
     /// Starts with this content of the disk, and does what is left of the life.
     async fn check(&self, image: &Tree, last: Option<Fact>, keys: &[Vec<u8>; 2]) -> Result<(), String> {
         let is = |fact: Fact| last >= Some(fact);
-        std::fs::remove_dir_all(self.root()).map_err(|error| error.to_string())?;
         image.write_to(self.folder.path()).map_err(|error| error.to_string())?;
         let count = || self.cloud.requests().all().len();
         let has_certificate = self.keeper()?.has_certificate();
@@ -245,7 +244,6 @@ async fn kill_or_power_cut_at_any_write_costs_neither_a_certificate_nor_a_second
     let changes = disk.stop_recording();
     drop(disk);
     cloud.requests().approve_all(DAY);
-    std::fs::create_dir(node.root()).unwrap();
 
     let mut random = fastrand::Rng::with_seed(1);
     let (mut followed, mut last, mut images) = (Followed::after(&before), None, 0);
@@ -262,7 +260,9 @@ async fn kill_or_power_cut_at_any_write_costs_neither_a_certificate_nor_a_second
                 continue;
             }
             images += 1;
-            let found = node.check(&image, last, &keys).await;
+            // Each has a folder of its own: threads of the last start may still write.
+            let folder = TestDir::new();
+            let found = Node::new(&cloud, &folder).check(&image, last, &keys).await;
             found.unwrap_or_else(|why| panic!("write point {point}, {loss:?}, after {last:?}, {change:?}: {why}"));
             known.push(image);
         }
